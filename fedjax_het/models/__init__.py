@@ -30,7 +30,7 @@ TORCH_NAMES = {
     **dict.fromkeys(("densenet121", "harmofl_densenet"), DENSENET_NAMES),
     "unet": UNET_NAMES,
 }
-"""The names of a model's layers in PyTorch code, for `save_state_dict`; the other models have none."""
+"""PyTorch names of a model's layers, for `save_state_dict`; other models have none."""
 
 __all__ = [
     "LSTM",

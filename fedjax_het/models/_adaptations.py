@@ -15,17 +15,17 @@ from fedjax_het.validation import Count, CountOrZero, validate_arguments
 
 @validate_arguments
 def projected(width: Count = 256) -> Callable[[Model], Model]:
-    """Two layers after a model's features; their output is what the classifier sees and what counts as features.
+    """Add a two-layer projection head; its output replaces the features as input of the classifier.
 
         z = W_2 relu(W_1 h + b_1) + b_2,   h [batch, feature] -> z [batch, width],   W_1 square
 
-    Adds params/projection/{hidden,output}; params/classifier becomes as wide as z. All of it is trained and shared.
+    Adds params/projection/{hidden,output}; params/classifier is resized to the width of z. All are trained and shared.
 
     Args:
-        width: MOON's 256.
+        width: The width of z (default 256, as in MOON).
 
     Raises:
-        InputError: A width below 1; a model whose classifier is not one dense layer.
+        InputError: The width is below 1, or the classifier of the model is not a single dense layer.
     """
 
     def adapt(model: Model) -> Model:
@@ -82,27 +82,27 @@ def probabilistic(
     learn_scale: bool = True,
     draw: Callable[[Key, tuple[int, ...], jnp.dtype], Array] = jax.random.normal,
 ) -> Callable[[Model], Model]:
-    """Make a model's representation a distribution; its features are then a draw z, and mu and sigma go with them.
+    """Make a model's representation a distribution; its features become a sample z, with mu and sigma as extras.
 
         (mu_b, s_b) = W h_b + v,   sigma_b = softplus(s_b),   z_b = mu_b + sigma_b eps_b,   eps_b ~ N(0, I)
 
-    h_b [feature] are the encoder's features, mu, s, z [D]. The noise comes from `context.key`. In training one draw an
-    example, features [batch, D]. In evaluation `num_samples` draws, features [batch, samples, D], and the logits are
-    the log of the draws' mean softmax; 0 samples: the mean mu instead. Evaluation always draws with the key of its
-    context, so evaluating twice gives the same numbers. extras: "mean" (mu) and "scale" (sigma), each [batch, D].
+    h_b [feature] are the encoder's features, mu, s, z [D]. The noise is derived from `context.key`. Training uses one
+    sample per example, features [batch, D]. Evaluation uses `num_samples` samples, features [batch, samples, D], and
+    the logits are the log of the mean softmax over samples; with 0 samples, mu is used. Evaluation always uses the key
+    of its context, so it is reproducible. extras: "mean" (mu) and "scale" (sigma), each [batch, D].
 
-    Adds params: representation/kernel [feature, 2 D] and bias [2 D]; with `has_reference`, which the term
-    `conditional_information` needs and nothing else reads, reference/mean [class, D] (from 0), reference/scale [class,
-    D] (before its softplus, from 1) and, with `learn_scale`, reference/factor [] (from 1).
+    Adds params: representation/kernel [feature, 2 D] and bias [2 D]; with `has_reference`, which only the term
+    `conditional_information` needs, reference/mean [class, D] (initially 0), reference/scale [class, D] (before
+    softplus, initially 1) and, with `learn_scale`, reference/factor [] (initially 1).
 
     Args:
-        num_samples: The authors' code takes 20.
-        num_features: D; None is as many as the model has features, which is 512 for a ResNet-18 and 2048 for a
-            ResNet-50, the authors' choices.
+        num_samples: The number of samples in evaluation (default 20, as in the authors' code).
+        num_features: D (default None, the number of features of the model: 512 for a ResNet-18 and 2048 for a
+            ResNet-50, as in the authors' code).
         draw: (key, shape, dtype) -> standard noise.
 
     Raises:
-        InputError: Values that cannot work, features that are maps, or a head that cannot be made D wide.
+        InputError: Values are invalid, features are maps, or the head cannot be resized to D.
 
     References:
         Nguyen, Torr and Lim, FedSR: A Simple and Effective Domain Generalization Method for Federated Learning, NeurIPS
@@ -161,7 +161,7 @@ def _reference(shape: tuple[int, int], dtype: jnp.dtype, learn_scale: bool) -> P
 
 
 def _resize_head(key: Key, params: Params, inside: int, outside: int) -> Params:
-    """The head drawn anew for features of another width."""
+    """Reinitialize the head for features of another width."""
     head = params.get("classifier", {})
     if set(head) - {"bias"} != {"kernel"} or head["kernel"].shape[:-1] != (inside,):
         raise InputError(
@@ -181,12 +181,12 @@ def _output_shapes(model: Model, variables: Variables, inputs: Array) -> tuple[j
 
 
 def with_feature_shape(model: Model) -> Model:
-    """Add the shared leaf outline/prototypes, of shape [0, class, feature]: no number, but a shape.
+    """Add the empty shared leaf outline/prototypes, of shape [0, class, feature].
 
-    Where the head is personal no shared leaf has its size, and a summary of features could not be laid out.
+    If the head is personal, no shared leaf has this shape, which summaries of features need.
 
     Raises:
-        InputError: Features that are maps.
+        InputError: Features are maps.
     """
 
     def outline(variables: Variables, inputs: Array) -> Array:
@@ -199,10 +199,10 @@ def with_feature_shape(model: Model) -> Model:
 
 
 def with_image_shape(model: Model) -> Model:
-    """Add the shared leaf outline/images, of shape [0, height, width, channel], for summaries of images' amplitudes.
+    """Add the empty shared leaf outline/images, of shape [0, height, width, channel], for amplitude summaries.
 
     Raises:
-        InputError: Inputs that are no images.
+        InputError: Inputs are not images.
     """
 
     def outline(variables: Variables, inputs: Array) -> Array:
@@ -234,7 +234,7 @@ def _with_outline(model: Model, name: str, outline: Callable[[Variables, Array],
 def with_empty_parameter(model: Model) -> Model:
     """Add the parameter params/nothing/empty, of shape [0].
 
-    Where every other parameter is personal, it is what clients and server send each other, and keeps its structure.
+    If all other parameters are personal, it is the only message, and keeps its structure.
     """
 
     def init(key: Key, inputs: Array) -> Variables:

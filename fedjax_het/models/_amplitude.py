@@ -1,11 +1,11 @@
-"""The normalisation that gives images the federation's average amplitude (HarmoFL).
+"""Normalization of images to the federation's average amplitude (HarmoFL).
 
-    A(x) = |DFT(x)|, P(x) = angle DFT(x), per channel, unnormalised
+    A(x) = |DFT(x)|, P(x) = angle DFT(x), per channel, unnormalized
     average <- (1 - v) average + v mean_m A(x_m)
     Psi(x) = Re IDFT(average exp(i P(x)))
 
 Images are [batch, height, width, channel], averages [height, width, channel]. The output is not clipped to the range
-of the input. A NaN in one image makes the average NaN, and with it the client's upload, which the server then drops.
+of the input. A NaN in an image makes the average NaN, and thus the client's upload, which the server then drops.
 
 Jiang, Wang and Dou, HarmoFL: Harmonizing Local and Global Drifts in Federated Learning on Heterogeneous Medical
 Images, AAAI 2022. arXiv:2112.10775. Authors' code: med-air/HarmoFL.
@@ -30,13 +30,13 @@ FirstAverage = Literal["first", "zero", "debias"]
 
 @validate_arguments
 def normalise(images: Array, amplitude: Array, *, band: Band = "full", phase_tolerance: float | None = None) -> Array:
-    """Replace the images' amplitude spectrum by `amplitude` [height, width, channel] and keep their phases.
+    """Replace the amplitude spectrum of images by `amplitude` [height, width, channel], keeping their phases.
 
     Args:
-        band: "full" replaces every frequency, as the paper's equations say. "dc" replaces the mean alone, as the
-            authors' code does: it shifts each image and channel by a constant. A number L replaces the centred square
-            of frequencies up to floor(min(height, width) L). Data centred around zero need "full": elsewhere the mean's
-            sign is that of noise.
+        band: "full" replaces all frequencies, as in the paper's equations. "dc" replaces only the mean, as in the
+            authors' code, which shifts each image and channel by a constant. A number L replaces the centered square
+            of frequencies up to floor(min(height, width) L). Zero-centered data require "full": otherwise the sign of
+            the mean is noise.
         phase_tolerance: See `spectra.directions`.
     """
     transform = fourier_transform(images)
@@ -49,14 +49,14 @@ def normalise(images: Array, amplitude: Array, *, band: Band = "full", phase_tol
 def update_average(
     average: Array, count: Array, images: Array, mask: Array, decay: Fraction = 0.1, init: FirstAverage = "first"
 ) -> tuple[Array, Array]:
-    """(average, count) after one more batch; `count` [] is the number of batches seen, padding is left out.
+    """Return (average, count) after one more batch; `count` [] is the number of batches seen. Padding is ignored.
 
-    A batch of nothing but padding changes neither.
+    A batch of only padding changes neither.
 
     Args:
-        decay: The paper's v, 0.1; the authors' code writes 0.1 and acts as 0, so that the first batch stays.
-        init: What the first batch does. "first" stores its mean as it is, "zero" is the paper's letter (v times the
-            mean: dark images at first), "debias" divides what "zero" gives by 1 - (1 - v)^count.
+        decay: The paper's v (default 0.1); the authors' code sets 0.1 but behaves like 0, which keeps the first batch.
+        init: The treatment of the first batch: "first" stores its mean, "zero" follows the paper literally (v times
+            the mean: dark images initially), "debias" divides the result of "zero" by 1 - (1 - v)^count.
     """
     is_example = mask != 0
     num_examples = jnp.sum(is_example)
@@ -65,7 +65,7 @@ def update_average(
     rate = {
         "first": lambda: jnp.where(count == 0, 1.0, decay),
         "zero": lambda: decay,
-        # The corrected average obeys average_k = average_{k-1} + rate_k (mean_k - average_{k-1}) itself.
+        # The debiased average satisfies average_k = average_{k-1} + rate_k (mean_k - average_{k-1}).
         "debias": lambda: decay / (1 - (1 - decay) ** (count.astype(average.dtype) + 1)),
     }[init]()
     new = (1 - rate) * average + rate * batch_mean
@@ -90,24 +90,24 @@ def amplitude_normalised(
     rounds: Count | None = 1,
     phase_tolerance: NonNegative | None = None,
 ) -> Callable[[Model], Model]:
-    """Put amplitude normalisation in front of a model; it learns nothing and passes no gradient.
+    """Prepend amplitude normalization to a model; it has no trainable parameters and passes no gradient.
 
-    Adds the collection "amplitude": average [height, width, channel], and count [], the batches in it (0: none yet). A
-    training batch updates the average and is normalised by the new one while the round is below `rounds` (None: always;
-    the paper uses 1 in practice) or the average is empty; later, and in evaluation, the average stays. An empty average
-    leaves evaluated images alone. What the network is given is in extras["normalised"].
-    As the authors' code acts: decay=0, band="dc". It differs in that an all-black first batch counts as a batch here,
-    and that the average changes once per training batch, where it changes twice there, and in evaluation too.
+    Adds the collection "amplitude": average [height, width, channel], and count [], its number of batches. A training
+    batch updates the average and is normalized by the new average while the round is below `rounds` or the average is
+    empty; afterwards, and in evaluation, the average is fixed. With an empty average, evaluated images are unchanged.
+    extras["normalised"] contains the normalized images.
+    To match the behavior of the authors' code, use decay=0, band="dc". Remaining differences: here an all-black first
+    batch counts as a batch, and the average changes once per training batch; there twice, and in evaluation too.
 
     Args:
         decay: The paper's v, see `update_average`.
-        band: The frequencies that are replaced, see `normalise`.
-        init: What the first batch does, see `update_average`.
-        rounds: For so many rounds the average moves; None is every round.
+        band: The frequencies to replace, see `normalise`.
+        init: The treatment of the first batch, see `update_average`.
+        rounds: Number of rounds that update the average (default 1, as the paper in practice). None: every round.
         phase_tolerance: See `normalise`.
 
     Raises:
-        InputError: Values that cannot work; images of another size than the average.
+        InputError: Values are invalid, or images differ in size from the average.
     """
     if init != "first" and not may_be_nonzero(decay):
         raise InputError("decay: must be above 0 unless init='first', not 0.")

@@ -1,4 +1,4 @@
-"""Small convolutional networks, the field's usual ones."""
+"""Small convolutional networks common in federated learning."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -34,7 +34,7 @@ class CNN(Network):
         for index, num_channels in enumerate(self.channels):
             conv = Conv(num_channels, kernel, padding=self.padding, impl=self.impl, name=f"conv_{index}")
             x = norm(self.norm, name=f"norm_{index}")(conv(x), mask, is_training)
-            # Pooled first, because ReLU and maximum commute and a quarter is left to do.
+            # Pooling first is equivalent, since ReLU and maximum commute, and leaves a quarter of the work.
             x = nn.relu(max_pool(x, 2))
         x = x.reshape(x.shape[0], -1)
         for index, num_units in enumerate(self.hidden):
@@ -73,17 +73,17 @@ def cnn(
     """The two-layer network of FedAvg's MNIST experiments, on images [batch, height, width, channel].
 
     Args:
-        num_classes: Of the data.
-        channels: Of each convolution.
-        hidden: Units of each dense layer after the convolutions.
-        kernel: Side of the convolutions' kernels.
-        padding: "SAME" keeps the size, "VALID" does not pad.
-        norm: After each convolution, see `norm`.
-        conv: How convolutions are computed: "auto", "lax", "im2col" or "native".
-        width: Multiplies every entry of `channels` and `hidden`.
+        num_classes: The number of classes.
+        channels: The number of channels of each convolution.
+        hidden: The number of units of each dense layer after the convolutions.
+        kernel: The side length of the kernels.
+        padding: "SAME" preserves the size, "VALID" does not pad.
+        norm: The norm after each convolution, see `norm`.
+        conv: The implementation of convolutions: "auto", "lax", "im2col" or "native".
+        width: Multiplier of all entries of `channels` and `hidden`.
 
     Raises:
-        InputError: Values that cannot work; images that leave nothing to pool.
+        InputError: Values are invalid, or images are too small for the pooling.
 
     References:
         McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data, AISTATS 2017.
@@ -107,7 +107,7 @@ def lenet(
     conv: str = "auto",
     width: Positive = 1.0,
 ) -> Model:
-    """The LeNet-like network of many CIFAR-10 experiments (FedMGC's among them); arguments and errors as in `cnn`.
+    """The LeNet-like network of many CIFAR-10 experiments (including FedMGC's); arguments and errors as in `cnn`.
 
     References:
         LeCun et al., Gradient-Based Learning Applied to Document Recognition, Proceedings of the IEEE 1998.

@@ -1,4 +1,4 @@
-"""Implementations that are timed for the convolutions of a model with conv="auto", and how one of them is set."""
+"""Selection of the convolution implementation of models with conv="auto", by timing."""
 
 from collections.abc import Callable
 
@@ -10,11 +10,11 @@ from fedjax_het._internal.target_platform import target_platform
 from fedjax_het.models._conv_impl import setting_auto
 from fedjax_het.types import Array, Context, Model, Named, Params, Variables
 
-_CANDIDATES = ("lax", "im2col")  # the first is what "auto" stands for where nothing is timed
+_CANDIDATES = ("lax", "im2col")  # the first is the meaning of "auto" without timing
 
 
 def with_conv(name: str) -> Callable[[Model], Model]:
-    """Compute the convolutions that a model leaves to "auto" with the implementation `name`."""
+    """Use the implementation `name` for convolutions that a model leaves to "auto"."""
 
     def adapt(model: Model) -> Model:
         def encode(variables: Variables, inputs: Array, context: Context) -> tuple[tuple[Array, Named], Variables]:
@@ -38,7 +38,7 @@ def find_conv_candidates(model: Model, inputs: Array | jax.ShapeDtypeStruct) -> 
         inputs: A batch, or its shape.
 
     Returns:
-        Their names; () on a CPU, and for a model without a convolution that is left to "auto".
+        Their names; () on a CPU, and for models without convolutions left to "auto".
     """
     if target_platform() == "cpu":
         return ()

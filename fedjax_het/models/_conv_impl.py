@@ -1,16 +1,16 @@
-"""Ways to compute one and the same convolution.
+"""Implementations of convolution.
 
-"lax" is XLA's own. On a CPU it is many times slower inside a loop than outside it, and rounds are loops. Where clients
-are vectorized it is a grouped convolution, which is known to be slow on GPUs.
+"lax" is XLA's own. On CPUs it is many times slower inside loops than outside, and rounds are loops. With vectorized
+clients it becomes a grouped convolution, which is known to be slow on GPUs.
 "im2col" copies the windows of the image side by side and multiplies once.
-"native" runs kernels of ours that are compiled once per machine (_native/convolution.cc): float32, on a CPU, several
-times as fast as im2col. Kernels of 3 x 3 and 5 x 5 with 16 channels and features or more go by Winograd's algorithm,
-three (5 x 5) and two times as fast again as the definition. Against float64 its results are off by 5e-7 to 1e-6
-(3 x 3) and 2e-6 to 4e-6 (5 x 5) of their root mean square, those of the definition by 2e-7 to 4e-7. Where kernels are
-large and pixels few it multiplies as im2col does, but for 3 x 3 on images of 2 x 2 pixels, which take a quarter of the
-products and round to 3e-7 to 8e-7.
-"auto" is native on a CPU, or im2col where native is not available. On accelerators it is lax; with the layout "auto",
-lax and im2col are timed there.
+"native" runs our own kernels, compiled once per machine (_native/convolution.cc): float32, on CPUs, several times as
+fast as im2col. Kernels of 3 x 3 and 5 x 5 with at least 16 channels and features use Winograd's algorithm, which is
+two times (3 x 3) and three times (5 x 5) as fast as direct convolution. Compared to float64, its errors are 5e-7 to
+1e-6 (3 x 3) and 2e-6 to 4e-6 (5 x 5) of the root mean square, those of direct convolution 2e-7 to 4e-7. For large
+kernels and few pixels it multiplies like im2col, except for 3 x 3 on images of 2 x 2 pixels, which need a quarter of
+the products, with errors of 3e-7 to 8e-7.
+"auto" is native on a CPU, or im2col if native is not available. On accelerators it is lax; with layout "auto", lax and
+im2col are timed there.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -29,7 +29,7 @@ from fedjax_het.models._native import convolution
 from fedjax_het.types import Array
 
 Pads = tuple[tuple[int, int], tuple[int, int]]
-# With few channels the copies are narrow, and joining a row's first makes them wider; measured on 3, 6 and 32 channels.
+# With few channels the copies are narrow; joining those of a row first is faster (measured for 3, 6, 32 channels).
 _FEW = 16
 _auto: ContextVar[Callable[[], str] | None] = ContextVar("implementation for auto", default=None)
 
@@ -37,10 +37,10 @@ _auto: ContextVar[Callable[[], str] | None] = ContextVar("implementation for aut
 def convolve(
     name: str, x: Array, kernel: Array, strides: tuple[int, int], pads: Pads, bias: Array | None = None
 ) -> Array:
-    """[n, h, w, c], [kh, kw, c, f] and, where there is one, [f] -> [n, h', w', f].
+    """[n, h, w, c], [kh, kw, c, f] and optionally [f] -> [n, h', w', f].
 
     Raises:
-        InputError: An unknown name; "native" where it is not available.
+        InputError: The name is unknown, or "native" is not available.
     """
     if name == "auto":
         choose = _auto.get()
@@ -56,7 +56,7 @@ def convolve(
 
 @contextmanager
 def setting_auto(choose: Callable[[], str]) -> Iterator[None]:
-    """Compute convolutions with conv="auto" in this context with the implementation that `choose` returns."""
+    """In this context, compute convolutions with conv="auto" by the implementation that `choose` returns."""
     token = _auto.set(choose)
     try:
         yield
@@ -65,7 +65,7 @@ def setting_auto(choose: Callable[[], str]) -> Iterator[None]:
 
 
 def select_conv_impl(dtype: DTypeLike = jnp.float32, strides: tuple[int, int] = (1, 1)) -> str:
-    """Choose the implementation that "auto" stands for where nothing is timed."""
+    """Choose the implementation for "auto" without timing."""
     if target_platform() != "cpu":
         return "lax"
     return "im2col" if _explain_missing_native(dtype, strides) else "native"

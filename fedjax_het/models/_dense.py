@@ -1,4 +1,4 @@
-"""Dense layers: their products, and biases."""
+"""Dense layers: products and biases."""
 
 from functools import partial
 
@@ -15,13 +15,13 @@ _NARROW = 32  # columns of a kernel
 
 
 def add_bias(y: Array, bias: Array) -> Array:
-    """y [..., feature] + bias [feature]; the gradient of the bias, a sum over all examples, is summed in float32."""
+    """y [..., feature] + bias [feature]; the gradient of the bias is summed over examples in float32."""
     exact = jnp.promote_types(y.dtype, jnp.float32)
     return (y.astype(exact) + bias.astype(exact)).astype(y.dtype)
 
 
 def multiply(inputs: Array, kernel: Array) -> Array:
-    """inputs [..., i] @ kernel [i, o]. On CPUs the gradient of a narrow kernel takes less time than XLA's."""
+    """inputs [..., i] @ kernel [i, o]. On CPUs the gradient of narrow kernels is faster than XLA's."""
     is_narrow = target_platform() == "cpu" and kernel.shape[1] <= _NARROW
     return _multiply_narrow(inputs, kernel) if is_narrow else _contract_last(inputs, kernel, 0)
 
@@ -37,13 +37,13 @@ def _multiply_narrow(inputs: Array, kernel: Array) -> Array:
 
 @partial(_multiply_narrow.defjvp, symbolic_zeros=True)
 def _multiply_narrow_jvp(values: tuple[Array, Array], tangents: tuple) -> tuple[Array, Array]:
-    """The gradient of the kernel is computed transposed, [o, i]: XLA packs the wide one of two factors more slowly."""
+    """The kernel gradient is computed transposed, [o, i], because XLA packs the wider factor more slowly."""
     (inputs, kernel), (of_inputs, of_kernel) = values, tangents
     out, terms = _multiply_narrow(inputs, kernel), []
     if not isinstance(of_inputs, SymbolicZero):
         terms.append(_contract_last(of_inputs, kernel, 0))
     if not isinstance(of_kernel, SymbolicZero):
-        # Without the barrier XLA turns the product around.
+        # The barrier prevents XLA from reversing the product.
         terms.append(_contract_last(inputs, lax.optimization_barrier(of_kernel.T), 1))
     return out, sum(terms[1:], terms[0]) if terms else jnp.zeros_like(out)
 

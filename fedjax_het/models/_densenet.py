@@ -1,4 +1,4 @@
-"""Densely connected networks, layer for layer those of torchvision, and HarmoFL's.
+"""Densely connected networks with torchvision's layers, and HarmoFL's variant.
 
 Huang, Liu, van der Maaten and Weinberger, Densely Connected Convolutional Networks, CVPR 2017. arXiv:1608.06993
 """
@@ -27,14 +27,14 @@ DENSENET_NAMES = Naming(
     },
     former={r"(denselayer\d+\.(?:norm|conv))\.(\d)": r"\1\2"},
 )
-"""torchvision's; HarmoFL's differ in the norms, which have no leaves there."""
+"""torchvision's names; HarmoFL's differ only in the norms, which have no leaves."""
 
 _DEPTHS = (6, 12, 24, 16)
 _STEM, _GROWTH, _BOTTLENECK = 64, 32, 128
 
 
 class DenseLayer(nn.Module):
-    """Norm, ReLU and convolution twice, 1x1 to `bottleneck` channels and 3x3 to `growth`, put beside the input."""
+    """Norm, ReLU and convolution twice, 1x1 to `bottleneck` and 3x3 to `growth` channels, appended to the input."""
 
     growth: int
     bottleneck: int
@@ -51,7 +51,7 @@ class DenseLayer(nn.Module):
 
 
 class Transition(nn.Module):
-    """Norm, ReLU, a 1x1 convolution to half the channels and a 2x2 mean."""
+    """Norm, ReLU, a 1x1 convolution to half the channels and 2x2 average pooling."""
 
     norm: NormKind
     impl: str
@@ -63,11 +63,11 @@ class Transition(nn.Module):
 
 
 class DenseNet(Network):
-    """A stem, blocks of dense layers with transitions between them, the mean over positions, the classifier."""
+    """A stem, dense blocks with transitions between them, global average pooling, and the classifier."""
 
     depths: tuple[int, ...]  # dense layers of each block
-    channels: tuple[int, ...]  # of the stem, of what a layer adds, of its bottleneck
-    edge: int  # zeros around the maps that leave the first block
+    channels: tuple[int, ...]  # channels of the stem, growth per layer, and bottleneck channels
+    edge: int  # zero padding after the first block
     stem: StemKind
     norm: NormKind
     impl: str
@@ -102,8 +102,8 @@ def densenet121(num_classes: int, width: float, **parts: Unpack[NetworkParts]) -
 def harmofl_densenet(num_classes: int, width: float, **parts: Unpack[NetworkParts]) -> DenseNet:
     """DenseNet-121 as HarmoFL's authors run it on Camelyon17.
 
-    Two zeros stand around the maps after the first block, and norms learn and keep nothing. HarmoFL puts amplitude
-    normalisation in front of it.
+    The maps after the first block are padded with two zeros per side, and norms have no parameters or statistics.
+    HarmoFL prepends amplitude normalization.
 
     Jiang, Wang and Dou, HarmoFL, AAAI 2022; official code med-air/HarmoFL, nets/models.py.
     """

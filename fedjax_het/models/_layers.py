@@ -1,4 +1,4 @@
-"""Layers of networks: convolutions, pooling, their padding, and the stem of ResNets and DenseNets."""
+"""Layers: convolutions, pooling, padding, and the stem of ResNets and DenseNets."""
 
 import inspect
 from collections.abc import Callable
@@ -25,12 +25,12 @@ Padding = str | int | Pads
 
 
 def pair(value: Pair) -> tuple[int, int]:
-    """(height, width); one number is for both."""
+    """(height, width); a single number applies to both."""
     return (value, value) if isinstance(value, int) else tuple(value)
 
 
 def to_pads(layer: str, image: Array, window: tuple[int, int], strides: tuple[int, int], padding: Padding) -> Pads:
-    """((top, bottom), (left, right)) for "SAME", "VALID", one count for every side, or such pairs themselves.
+    """((top, bottom), (left, right)) for "SAME", "VALID", one count for all sides, or explicit pairs.
 
     Raises:
         InputError: The window is larger than the padded image.
@@ -53,11 +53,11 @@ def to_pads(layer: str, image: Array, window: tuple[int, int], strides: tuple[in
 class Conv(nn.Module):
     """A two-dimensional convolution, [batch, height, width, channel] -> [batch, height', width', features].
 
-    `impl` says how it is computed, never what: "auto", "lax", "im2col" and so on, see `_conv_impl`.
+    `impl` selects the implementation: "auto", "lax", "im2col" and so on, see `_conv_impl`.
 
     kernel [height, width, channel, features] and bias [features] are named and shaped as in `flax.linen.Conv`.
-    `padding` is "SAME", "VALID", one count for every side, or ((top, bottom), (left, right)).
-    Raises InputError for an unknown impl and for an image that is smaller than the kernel.
+    `padding` is "SAME", "VALID", one count for all sides, or ((top, bottom), (left, right)).
+    Raises InputError for an unknown impl or an image smaller than the kernel.
     """
 
     features: int
@@ -108,15 +108,15 @@ class UpConv(nn.Module):
 
 
 def max_pool(x: Array, window: Pair = 2, strides: Pair | None = None, padding: Padding = "VALID") -> Array:
-    """The largest value of each window, [batch, height, width, channel].
+    """Max pooling, [batch, height, width, channel].
 
-    No gradient is scattered: windows that do not overlap are reduced after a reshape, others entry by entry. Where the
-    largest value occurs several times in a window the first, row by row, takes the gradient, as in PyTorch.
+    The gradient needs no scatter: non-overlapping windows are reduced after a reshape, others entry by entry. If the
+    maximum occurs several times in a window, the first one in row order gets the gradient, as in PyTorch.
 
     Args:
         x: Images.
-        window: Its height and width; one number is for both.
-        strides: Between windows; None is the window's size.
+        window: Height and width of the window; a single number applies to both.
+        strides: Strides of the window (default None, the window size).
         padding: See `to_pads`.
     """
     if (windows := _windows(x, window, strides, padding)) is not None:
@@ -128,7 +128,7 @@ def max_pool(x: Array, window: Pair = 2, strides: Pair | None = None, padding: P
 
 
 def avg_pool(x: Array, window: Pair = 2, strides: Pair | None = None, padding: Padding = "VALID") -> Array:
-    """The mean of each window; padding counts as zeros, as in PyTorch. Arguments as in `max_pool`."""
+    """Average pooling; padding counts as zeros, as in PyTorch. Arguments as in `max_pool`."""
     if (windows := _windows(x, window, strides, padding)) is not None:
         return windows.mean(axis=(2, 4))
     window, strides = pair(window), pair(strides or window)
@@ -136,7 +136,7 @@ def avg_pool(x: Array, window: Pair = 2, strides: Pair | None = None, padding: P
 
 
 def _windows(x: Array, window: Pair, strides: Pair | None, padding: Padding) -> Array | None:
-    """[batch, rows, window height, columns, window width, channel], or None where windows overlap or are padded."""
+    """[batch, rows, window height, columns, window width, channel]; None if windows overlap or are padded."""
     height, width = pair(window)
     to_pads("pooling", x, (height, width), pair(strides or window), padding)
     if padding not in ("VALID", 0) or pair(strides or window) != (height, width):
@@ -148,10 +148,10 @@ def _windows(x: Array, window: Pair, strides: Pair | None, padding: Padding) -> 
 
 @jax.custom_jvp
 def _largest(windows: Array) -> Array:
-    """The maximum of each window, axes 2 and 4; its gradient follows the comparisons that found it.
+    """The maximum of each window, axes 2 and 4; its gradient follows the comparisons that determined it.
 
-    The gradient of jnp.max looks for entries that equal the maximum. Where XLA computes the entries a second time for
-    it, rounded otherwise, it finds none, and the window's gradient is lost.
+    The gradient of jnp.max compares entries with the maximum. If XLA recomputes the entries with different rounding,
+    no entry is equal, and the gradient of the window is lost.
     """
     return _first_largest(_split_windows(windows))[0]
 
@@ -160,7 +160,7 @@ def _largest(windows: Array) -> Array:
 def _largest_jvp(values: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
     (windows,), (tangent,) = values, tangents
     largest, where = _first_largest(_split_windows(windows))
-    # A mask, not a gather: its transpose is one pass that writes every entry once.
+    # A mask instead of a gather: its transpose is a single pass that writes every entry once.
     height, width = windows.shape[2], windows.shape[4]
     places = np.arange(height * width, dtype=np.int32).reshape(height, 1, width, 1)
     is_it = where[:, :, None, :, None] == places
@@ -169,7 +169,7 @@ def _largest_jvp(values: tuple[Array], tangents: tuple[Array]) -> tuple[Array, A
 
 @partial(jax.custom_jvp, nondiff_argnums=(1, 2))
 def _largest_of_overlapping(x: Array, window: tuple[int, int], strides: tuple[int, int]) -> Array:
-    """The same for windows that share pixels; a sixth of the time of XLA's select-and-scatter on a CPU."""
+    """The same for overlapping windows; takes a sixth of the time of XLA's select-and-scatter on a CPU."""
     return _first_largest(_entries(x, window, strides))[0]
 
 
@@ -197,7 +197,7 @@ def _split_windows(windows: Array) -> list[Array]:
 
 
 def _first_largest(entries: list[Array]) -> tuple[Array, Array]:
-    """The maximum of each window, and its place: the first, row by row, where there are several."""
+    """The maximum of each window and its index; the first in row order if there are several."""
     return reduce(_larger, ((entry, jnp.full(entry.shape, place)) for place, entry in enumerate(entries)))
 
 
@@ -209,7 +209,7 @@ StemKind = Literal["imagenet", "small"]
 
 
 class NetworkParts(TypedDict):
-    """The parts that networks with a stem have in common."""
+    """The common parts of networks with a stem."""
 
     stem: StemKind
     norm: NormKind
@@ -219,8 +219,8 @@ class NetworkParts(TypedDict):
 class Stem(nn.Module):
     """Convolution, norm and ReLU.
 
-    kind: "imagenet" is a 7x7 convolution and a 3x3 maximum, each of stride 2, so that a quarter of each side is left.
-    "small" is a 3x3 convolution of stride 1 that keeps the size, for images of 32 and 64 pixels.
+    kind: "imagenet" is a 7x7 convolution and 3x3 max pooling, each with stride 2, which reduce each side to a quarter.
+    "small" is a 3x3 convolution with stride 1, which preserves the size, for images of 32 and 64 pixels.
     """
 
     features: int
@@ -234,18 +234,18 @@ class Stem(nn.Module):
         kernel, strides = (7, 2) if is_large else (3, 1)
         conv = Conv(self.features, kernel, strides, kernel // 2, use_bias=False, impl=self.impl, name="conv")
         x = norm(self.norm, name="norm")(conv(x), mask, is_training)
-        # Pooled first, because ReLU and maximum commute and a quarter is left to do.
+        # Pooling first is equivalent, since ReLU and maximum commute, and leaves a quarter of the work.
         return nn.relu(max_pool(x, 3, 2, 1) if is_large else x)
 
 
 def image_network(
     names: Naming, norm: NormKind = "batch"
 ) -> Callable[[Callable[..., nn.Module]], Callable[..., Model]]:
-    """Decorate the builder of a network with a stem; the factory that results has the options that they all share.
+    """Turn the builder of a network with a stem into a factory with the common options.
 
     Args:
         names: The names of the network's layers in PyTorch code.
-        norm: The norm that it takes by default.
+        norm: The default norm.
 
     Returns:
         A decorator of `build(num_classes, width, **parts)`; the parts are the fields stem, norm and impl of the module.
@@ -269,18 +269,18 @@ def image_network(
         factory.__doc__ = f"""{inspect.getdoc(build)}
 
 Args:
-    num_classes: Of the data.
-    norm: After each convolution, see `norm`.
+    num_classes: The number of classes.
+    norm: The norm after each convolution, see `norm`.
     stem: "imagenet", or "small" for images of 32 and 64 pixels, see `Stem`.
-    width: Multiplies every count of channels.
-    conv: How convolutions are computed: "auto", "lax", "im2col" or "native".
-    pretrained: A .safetensors or .npz file with the state dict of the network in PyTorch.
+    width: Multiplier of all numbers of channels.
+    conv: The implementation of convolutions: "auto", "lax", "im2col" or "native".
+    pretrained: A .safetensors or .npz file with the PyTorch state dict of the network.
 
 Returns:
-    A model of images [batch, height, width, channel].
+    A model for images [batch, height, width, channel].
 
 Raises:
-    InputError: Values that cannot work."""
+    InputError: Values are invalid."""
         factory.__name__ = factory.__qualname__ = build.__name__
         factory.__module__ = build.__module__
         return validate_arguments(factory)

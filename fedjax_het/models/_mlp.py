@@ -44,15 +44,15 @@ def mlp(
     """A multilayer perceptron on inputs [batch, ...] of any shape.
 
     Args:
-        num_classes: Of the data.
-        hidden: Units of each layer; () is logistic regression, whose features are the inputs themselves. Two classes
-            have two logits there: a step changes their difference by twice as much as it changes the logit of a model
-            with one output.
-        norm: After each hidden layer, see `norm`.
-        dropout: Part of each hidden layer that is dropped in training.
-        width: Multiplies every entry of `hidden`.
+        num_classes: The number of classes.
+        hidden: The number of units of each layer. (): logistic regression, whose features are the inputs. Two classes
+            then have two logits; a step changes their difference by twice as much as the logit of a model with a
+            single output.
+        norm: The norm after each hidden layer, see `norm`.
+        dropout: The dropout rate of hidden layers.
+        width: Multiplier of all entries of `hidden`.
 
     Raises:
-        InputError: Values that cannot work.
+        InputError: Values are invalid.
     """
     return from_flax(MLP(num_classes, scale_widths("hidden", hidden, width), norm, dropout))

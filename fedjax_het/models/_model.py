@@ -1,4 +1,4 @@
-"""Models from Flax modules, and the checks of the factories' arguments."""
+"""Models from Flax modules, and argument checks of the model factories."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated
@@ -21,7 +21,7 @@ NumClasses = Annotated[int, Range(2, LARGEST_COUNT, is_whole=True)]
 
 
 class Network(nn.Module):
-    """A module for `from_flax` whose head is one dense layer; subclasses add the method `encode`."""
+    """A module for `from_flax` with a dense layer as head; subclasses add the method `encode`."""
 
     num_classes: int
 
@@ -35,27 +35,26 @@ class Network(nn.Module):
 def from_flax(module: nn.Module | nnx.Module | Callable[..., nnx.Module]) -> Model:
     """Build a model from a Flax module, Linen or NNX, that returns logits.
 
-    The features are the inputs of the last dense layer if that layer returns the logits. Its parameters are then
-    renamed to ``params/classifier``, where algorithms look for the head. Other modules train with every algorithm that
-    reads neither features nor head; the rest raise an error that says why.
+    If the last dense layer returns the logits, its inputs are the features, and its parameters are renamed to
+    ``params/classifier``, where algorithms expect the head. Other modules work with all algorithms that use neither
+    features nor head; the remaining algorithms raise an error that states the reason.
 
     `module(inputs)` may have further arguments: ``train``, ``training`` or ``is_training``; their opposites
-    ``deterministic`` or ``use_running_average``; and ``mask`` [batch], 1 for an example and 0 for padding. Batch
-    normalization of Flax leaves out padding in any case. NNX modules run through `flax.nnx.bridge`, after ``train()``
-    or ``eval()``.
+    ``deterministic`` or ``use_running_average``; and ``mask`` [batch], 1 for examples and 0 for padding. Flax batch
+    normalization always ignores padding. NNX modules run through `flax.nnx.bridge`, after ``train()`` or ``eval()``.
 
-    A Linen module may choose its features itself with the methods ``encode(inputs, mask, is_training) -> features``
-    and ``classify(features) -> logits``, and a submodule ``classifier`` as its head.
+    A Linen module may define its features with the methods ``encode(inputs, mask, is_training) -> features`` and
+    ``classify(features) -> logits``, and a submodule ``classifier`` as its head.
 
-    In training every collection besides params may change, and dropout draws from `context.key`; in evaluation the
-    collections come back as they were.
+    In training, every collection besides params may change, and dropout uses `context.key`; in evaluation, collections
+    are unchanged.
 
     Args:
-        module: A Linen module; a function ``rngs -> NNX module``, such as ``functools.partial(Net, 10)``, which draws
-            weights for each seed; or an NNX module, whose own weights every seed starts from.
+        module: A Linen module; a function ``rngs -> NNX module``, such as ``functools.partial(Net, 10)``, which
+            initializes weights for each seed; or an NNX module, whose weights all seeds start from.
 
     Raises:
-        InputError: Something that is no module; an argument of its ``__call__`` that is unknown and has no default.
+        InputError: The argument is not a module, or its ``__call__`` has an unknown argument without a default.
     """
     module = to_linen(module)
     if isinstance(module, bridge.ToLinen) or not (hasattr(module, "encode") and hasattr(module, "classify")):
@@ -91,7 +90,7 @@ def _encode_and_classify(module: nn.Module, inputs: Array) -> Array:
 
 
 def _list_layers(module: nn.Module, inputs: Array) -> Mapping[str, type]:
-    """The class of every submodule that runs, by its path, from an abstract trace."""
+    """The class of every executed submodule by path, from an abstract trace."""
     classes = {}
 
     def record(call, args, kwargs, context):
@@ -113,7 +112,7 @@ def check_images(network: str, shape: tuple[int, ...]) -> None:
 
 
 def scale_widths(name: str, counts: Sequence[int], width: float) -> tuple[int, ...]:
-    """Every count times the width, rounded, at least 1. Raises InputError where no array can be so wide."""
+    """Scale all counts by the width, rounded, at least 1. Raises InputError if the result is too large for an array."""
     if counts and max(counts) * width > LARGEST_COUNT:
         raise InputError(
             f"width: {width:g} times {name} of {max(counts)} is more than an array can have, {LARGEST_COUNT}. Give "

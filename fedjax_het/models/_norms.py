@@ -1,4 +1,4 @@
-"""Normalisation layers; all are called as ``norm(x, mask, is_training)`` on x [batch, ..., channel]."""
+"""Normalization layers; all are called as ``norm(x, mask, is_training)`` on x [batch, ..., channel]."""
 
 import math
 from collections.abc import Callable
@@ -15,18 +15,18 @@ from fedjax_het.validation import validate_arguments
 
 
 class BatchNorm(nn.BatchNorm):
-    """Batch normalisation that leaves padding out, with PyTorch's running statistics.
+    """Batch normalization that ignores padding, with PyTorch's running statistics.
 
         y = scale (x - m) / sqrt(v + epsilon) + bias
         mean <- momentum mean + (1 - momentum) m,   var <- momentum var + (1 - momentum) v n / (n - 1)
 
     m and v are the mean and the biased variance over the n entries of a channel (examples times positions) whose
-    `mask` [batch] is 1; in evaluation they are the running ones. A batch that is all padding leaves the running
-    statistics alone; one entry by itself, which PyTorch refuses, counts with variance 0.
+    `mask` [batch] is 1; in evaluation, the running statistics. A batch of only padding does not change the running
+    statistics; a single entry, which PyTorch rejects, has variance 0.
 
-    momentum: the part that is kept, 0.9 (PyTorch counts the other part and calls it 0.1).
-    is_tracking: False keeps no running statistics and takes the batch's in evaluation too.
-    Of the base's settings those of reductions and axes are not read: channels come last.
+    momentum: The weight of the old statistics, 0.9 (in PyTorch's convention 0.1).
+    is_tracking: False keeps no running statistics and uses those of the batch in evaluation too.
+    The base class's settings for reductions and axes are ignored: channels come last.
     Leaves: params scale, bias [channel]; batch_stats mean, var [channel].
     """
 
@@ -64,14 +64,14 @@ class BatchNorm(nn.BatchNorm):
 
 
 Average = Callable[[Array, Array], Array]
-"""(x [batch, ..., channel], which examples [batch] count) -> its means, of a shape that is broadcast to x."""
+"""(x [batch, ..., channel], is_example [batch]) -> means, in a shape that broadcasts to x."""
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(2, 3))
 def _standardised(x: Array, is_example: Array, average: Average, epsilon: float) -> tuple[Array, Array, Array]:
-    """((x - m) / sqrt(v + epsilon), m, v): mean and biased variance, which hand on no gradient.
+    """((x - m) / sqrt(v + epsilon), m, v): mean and biased variance, without gradients for m and v.
 
-    The gradient of the first, by hand, takes two averages instead of five.
+    The custom gradient of the first takes two averages instead of five.
     """
     mean = average(x, is_example)
     var = average(jnp.square(x - mean), is_example)
@@ -88,16 +88,16 @@ def _standardised_jvp(average: Average, epsilon: float, values: tuple[Array, Arr
 
 
 def _average_examples(x: Array, is_example: Array) -> Array:
-    """[channel]. Example by example first: half as long on a CPU, and rounded less."""
+    """[channel]. Averaging each example first takes half the time on a CPU, with less rounding."""
     total = jnp.sum(_sum_positions(x), 0, where=is_example[:, None])
     return total / jnp.maximum(_num_entries(x, is_example), 1)
 
 
 def _average_groups(num_groups: int, x: Array, is_example: Array) -> Array:
-    """[batch, 1, ..., channel], the same for all channels of a group. Channel by channel first, as above.
+    """[batch, 1, ..., channel], equal for all channels of a group. Averages each channel first, as above.
 
-    A product with the matrix of which channels share a group: a CPU would look up a channel's group anew for every
-    entry of whatever these averages are broadcast to, which takes many times as long as the rest.
+    Groups are averaged by a matrix product, because on a CPU a lookup of the group would be repeated for every entry of
+    the broadcast result, which takes many times as long as the rest.
     """
     del is_example
     num_channels = x.shape[-1]
@@ -117,10 +117,10 @@ def _num_entries(x: Array, is_example: Array) -> Array:
 
 
 class GroupNorm(nn.GroupNorm):
-    """Group normalisation: each example by itself, its channels in groups.
+    """Group normalization: each example separately, with channels in groups.
 
-    As many groups as divide the channels evenly, at most `num_groups`, of at least four channels each: of two channels
-    without positions little would be left, of one nothing. Otherwise one group. Leaves: params scale, bias [channel].
+    The largest number of equal groups up to `num_groups` with at least four channels each, since normalization removes
+    most information from smaller groups without positions; otherwise one group. Leaves: params scale, bias [channel].
     Wu and He, Group Normalization, ECCV 2018. arXiv:1803.08494
     """
 
@@ -142,7 +142,7 @@ def _num_groups(num_channels: int, most: int | None) -> int:
 
 
 class Identity(nn.Module):
-    """No normalisation."""
+    """No normalization."""
 
     def __call__(self, x: Array, mask: Array, is_training: bool) -> Array:
         del mask, is_training
@@ -160,14 +160,14 @@ NORMS: dict[NormKind, Callable[..., nn.Module]] = {
 
 @validate_arguments
 def norm(kind: NormKind, name: str | None = None) -> nn.Module:
-    """A normalisation layer by its kind.
+    """A normalization layer by its kind.
 
     Args:
-        kind: "batch": BatchNorm. "batch_stat": the batch's own statistics always and nothing learned, so results depend
-            on what else is in the batch (HarmoFL's authors' code). "group": GroupNorm. "none": Identity.
-        name: Of the layer in its module.
+        kind: "batch": BatchNorm. "batch_stat": batch statistics in training and evaluation, without parameters, so
+            results depend on the rest of the batch (HarmoFL's authors' code). "group": GroupNorm. "none": Identity.
+        name: The name of the layer in its module.
 
     Raises:
-        InputError: An unknown kind.
+        InputError: The kind is unknown.
     """
     return NORMS[kind](name=name)

@@ -1,4 +1,4 @@
-"""Models from plain Flax modules: a Linen module with `__call__` alone, or an NNX module through `nnx.bridge`."""
+"""Models from plain Flax modules: a Linen module with only `__call__`, or an NNX module through `nnx.bridge`."""
 
 import functools
 import inspect
@@ -29,14 +29,14 @@ Hook = Callable[..., Array]
 class _Structure(NamedTuple):
     """The structure of a module, from an abstract trace."""
 
-    layers: Mapping[str, type]  # {path of a layer: its class, that of Linen}
-    head: str | None  # the path of the last dense layer, where its output is the module's
+    layers: Mapping[str, type]  # {path of a layer: its Linen class}
+    head: str | None  # the path of the last dense layer if its output is the module's
     reason: str  # why there is no head
 
 
 @jax.tree_util.register_pytree_node_class
 class MissingFeatures:
-    """Takes the place of features in a model whose head is unknown: reading them raises InputError."""
+    """Placeholder for features in a model whose head is unknown: access raises InputError."""
 
     def __init__(self, logits: Array, reason: str):
         self.logits, self.reason = logits, reason
@@ -101,12 +101,12 @@ def plain_model(module: nn.Module) -> Model:
 
 
 def to_linen(module: Any) -> nn.Module:
-    """Return a Linen module as it is, and wrap an NNX module or a function `rngs -> NNX module`.
+    """Return a Linen module unchanged, and wrap an NNX module or a function `rngs -> NNX module`.
 
-    An NNX module that exists begins every run with its own weights; a function draws new ones for every seed.
+    With an NNX module, every run starts from its weights; a function initializes new weights for every seed.
 
     Raises:
-        InputError: Something else.
+        InputError: The argument is anything else.
     """
     if isinstance(module, nn.Module):
         return module
@@ -131,7 +131,7 @@ def _run(
 ) -> Any:
     """Call `init` or `apply` of a module; every call of one of its layers goes through the hook.
 
-    Batch normalization leaves out padding, whose mask is 0.
+    Batch normalization ignores padding, whose mask is 0.
     """
 
     def call_layer(call: Callable, layer: Any, path: str, *args: Any, **options: Any) -> Any:
@@ -177,7 +177,7 @@ def _hooked(layer: type) -> type:
 
 
 def _arguments(function: Callable, mask: Array, is_training: bool) -> dict[str, Any]:
-    """The arguments of a module besides its inputs, by their names: whether it trains, and the mask of examples."""
+    """The arguments of a module besides its inputs, by name: the training flag and the mask of examples."""
     chosen: dict[str, Any] = {}
     for name, parameter in list(inspect.signature(function).parameters.items())[2:]:
         if name in _IS_TRAINING:
@@ -226,7 +226,7 @@ def _read_structure(module: nn.Module, inputs: jax.ShapeDtypeStruct) -> _Structu
 
 
 def _linen_class(layer: type) -> type:
-    """The Linen class of the same name as an NNX layer, by which sharing rules know norm layers."""
+    """The Linen class with the name of an NNX layer; sharing rules identify norm layers by it."""
     names = [base.__name__ for base in layer.__mro__ if base.__module__.startswith("flax.nnx")]
     names = ["Dense" if name == "Linear" else name for name in names]
     return next((getattr(nn, name) for name in names if hasattr(nn, name)), layer)

@@ -17,13 +17,13 @@ DTYPES: dict[Precision, type] = {"float32": jnp.float32, "bfloat16": jnp.bfloat1
 def computed_in(dtype: Precision) -> Callable[[Model], Model]:
     """Compute forward and backward passes in `dtype`; weights, statistics, losses and updates stay in float32.
 
-    Parameters and inputs are cast where they enter the network, features and logits cast back where they leave it, so
-    objectives, optimizers and aggregators see float32. Inside, products are in `dtype` and sums in float32: those of
-    convolutions, norms, and of gradients over the examples, which in bfloat16 stop growing at a few hundred terms of
-    equal size. "float32" is the model itself.
+    Parameters and inputs are cast on entry to the network, and features and logits are cast back on exit, so
+    objectives, optimizers and aggregators see float32. Inside, products are in `dtype` and sums in float32 (sums of
+    convolutions, norms, and gradients over examples), because bfloat16 sums stop growing after a few hundred terms of
+    equal size. "float32" returns the model unchanged.
 
     Raises:
-        InputError: An unknown dtype.
+        InputError: The dtype is unknown.
     """
     chosen = DTYPES[dtype]
 

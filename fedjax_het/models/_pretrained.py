@@ -1,7 +1,7 @@
-"""Pretrained weights: PyTorch state dicts and files of them.
+"""Pretrained weights: PyTorch state dicts and their files.
 
-Convolutions lie [features, channel, height, width] there and [height, width, channel, features] here, dense layers
-[out, in] there and [in, out] here; a norm's scale, mean and var are called weight, running_mean and running_var.
+Convolutions are [features, channel, height, width] in PyTorch and [height, width, channel, features] here, dense layers
+[out, in] and [in, out]. PyTorch calls a norm's scale, mean and var weight, running_mean and running_var.
 """
 
 import re
@@ -32,8 +32,8 @@ _COUNTER = "num_batches_tracked"
 class Naming(NamedTuple):
     """The names of a network's layers in PyTorch code.
 
-    layers: {"stage_#_block_#/conv_#": "layer<1+>.<2>.conv<3+>"}: # stands for a number, <2> for the second of them and
-    <1+> for one more than the first.   convolved: dense layers of ours that are 1x1 convolutions there.
+    layers: {"stage_#_block_#/conv_#": "layer<1+>.<2>.conv<3+>"}: # is a number, <2> the second number, and <1+> the
+    first number plus one.   convolved: our dense layers that are 1x1 convolutions in PyTorch.
     former: {pattern: replacement} for the keys of older files.
     """
 
@@ -49,9 +49,9 @@ class _Entry(NamedTuple):
 
 
 def to_torch(variables: Variables, naming: Naming) -> dict[str, np.ndarray]:
-    """The state dict of these variables, without leaves that the naming does not know, see `unnamed_leaves`.
+    """The state dict of these variables, without leaves missing from the naming, see `unnamed_leaves`.
 
-    Every batch norm gets its counter of batches, as 0: PyTorch reads it only without a momentum.
+    The batch counter of each batch norm is set to 0: PyTorch uses it only without a momentum.
     """
     leaves = tree.leaves_by_path(variables)
     state = {}
@@ -63,19 +63,19 @@ def to_torch(variables: Variables, naming: Naming) -> dict[str, np.ndarray]:
 
 
 def unnamed_leaves(variables: Variables, naming: Naming) -> list[str]:
-    """The paths of the leaves that `to_torch` leaves out."""
+    """The paths of the leaves that `to_torch` omits."""
     leaves = tree.leaves_by_path(variables)
     return sorted(leaves.keys() - dict(_entries(leaves, naming)))
 
 
 def from_torch(state: StateDict, variables: Variables, naming: Naming) -> Variables:
-    """These variables with the state dict's values, in their own dtypes; leaves that the naming does not know stay.
+    """Load a state dict into these variables, preserving dtypes; leaves missing from the naming are unchanged.
 
-    The head stays too where the state dict's is for another number of classes. Prefixes that wrappers put before every
-    key, such as "module." of DataParallel, are removed.
+    The head is also unchanged if the state dict has another number of classes. Prefixes added to all keys by wrappers,
+    such as "module." by DataParallel, are removed.
 
     Raises:
-        InputError: Keys are missing, surplus or of another shape; the message names the first of them.
+        InputError: Keys are missing, unexpected or of another shape; the message lists the first ones.
     """
     leaves = tree.leaves_by_path(variables)
     entries = dict(_entries(leaves, naming))
@@ -113,7 +113,7 @@ def _find_torch_name(layer: str, naming: Naming) -> str | None:
 
 
 def _axes(num_axes: int) -> tuple[int, ...]:
-    """Ours in PyTorch's order; the way back is the same for kernels [in, out], and `_fill` undoes the other."""
+    """The axes in PyTorch's order; the inverse is the same for kernels [in, out], and `_fill` inverts the other."""
     return {4: (3, 2, 0, 1), 2: (1, 0)}.get(num_axes, tuple(range(num_axes)))
 
 
@@ -126,7 +126,7 @@ def _fill(leaf: Array, state: StateDict, entry: _Entry | None) -> Array:
 
 
 def _remove_prefixes(state: StateDict, expected: Container[str]) -> StateDict:
-    """Remove the components that all keys begin with, until one of them is expected."""
+    """Remove the leading components common to all keys, until a key is expected."""
     while not any(key in expected for key in state):
         prefixes = {key.partition(".")[0] for key in state}
         if len(prefixes) != 1 or not all("." in key for key in state):
@@ -176,13 +176,13 @@ _FAULTS_NAMED = 3  # of each kind
 
 
 def starting_from(path: str | Path | None, naming: Naming) -> Callable[[Model], Model]:
-    """Begin with the weights of a file instead of random ones; None changes nothing.
+    """Initialize with the weights of a file instead of random ones; None changes nothing.
 
-    A head for another number of classes is left out: the model keeps its own, drawn as ever.
+    A head for another number of classes is ignored: the model keeps its random head.
 
     Raises:
-        InputError: A file that cannot be read, now, or where the weights do not fit, when the model is initialised,
-            with the first keys that are missing, surplus or of another shape.
+        InputError: The file cannot be read; or, when the model is initialized, the weights do not match (with the
+            first keys that are missing, unexpected or of another shape).
     """
     if path is None:
         return lambda model: model
@@ -198,10 +198,10 @@ def starting_from(path: str | Path | None, naming: Naming) -> Callable[[Model], 
 
 
 def read_state_dict(path: str | Path) -> StateDict:
-    """A state dict from a .safetensors or .npz file.
+    """Read a state dict from a .safetensors or .npz file.
 
     Raises:
-        InputError: Other kinds, with how to convert a pickle of PyTorch's; a file that cannot be read.
+        InputError: The format is unsupported (with instructions for PyTorch pickles), or the file cannot be read.
     """
     path = Path(path)
     name = path.with_suffix("") if path.suffix == ".tar" else path
@@ -223,10 +223,10 @@ def read_state_dict(path: str | Path) -> StateDict:
 
 
 def save_state_dict(path: str | Path, variables: Variables, naming: Naming) -> None:
-    """Write variables as a state dict that PyTorch's network of that naming loads; whole or not at all.
+    """Write variables atomically as a state dict that the PyTorch network of this naming can load.
 
     Raises:
-        InputError: Another ending than .safetensors or .npz, or where it cannot be written.
+        InputError: The extension is not .safetensors or .npz, or the file cannot be written.
     """
     path = Path(path)
     _check_kind(path)

@@ -1,4 +1,4 @@
-"""Residual networks, layer for layer those of torchvision.
+"""Residual networks with torchvision's layers.
 
 He, Zhang, Ren and Sun, Deep Residual Learning for Image Recognition, CVPR 2016. arXiv:1512.03385
 """
@@ -34,8 +34,8 @@ Convolution = tuple[int, int, int]
 class Block(nn.Module):
     """x -> relu(f(x) + shortcut(x)).
 
-    f: the convolutions, each with its norm, ReLU between them. shortcut: the identity, or a 1x1 convolution with its
-    norm where f changes the size or the number of channels.
+    f: the convolutions, each with its norm, ReLU between them. shortcut: the identity, or a 1x1 convolution with norm
+    if f changes the size or the number of channels.
     """
 
     convolutions: tuple[Convolution, ...]
@@ -59,7 +59,7 @@ class Block(nn.Module):
 
 
 class ResNet(Network):
-    """A stem, stages of blocks, each after the first with half the size, the mean over positions, the classifier."""
+    """A stem, stages of blocks (each after the first halves the size), global average pooling, and the classifier."""
 
     depths: tuple[int, ...]  # blocks of each stage
     channels: tuple[int, ...]  # of each stage

@@ -1,4 +1,4 @@
-"""Networks of token sequences: a recurrent one (LSTM) and a small transformer."""
+"""Networks for token sequences: an LSTM and a small transformer."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -23,8 +23,8 @@ class LSTM(nn.Module):
         (i, f, g, o)_t = W x_t + U h_{t-1} + b
         c_t = sigmoid(f_t + 1) c_{t-1} + sigmoid(i_t) tanh(g_t),   h_t = sigmoid(o_t) tanh(c_t),   h_0 = c_0 = 0
 
-    The products with W of all positions are one product before the loop. c is in float32 whatever the precision. The
-    recurrence has a gradient of its own, of any order in reverse mode; in forward mode (`jax.jvp`) JAX raises an error.
+    The products with W are computed for all positions before the loop. c is always float32. The recurrence has a custom
+    reverse-mode gradient of any order; forward mode (`jax.jvp`) raises an error.
     Leaves: kernel [feature, 4 unit], recurrent [unit, 4 unit], bias [4 unit].
     """
 
@@ -45,8 +45,8 @@ class LSTM(nn.Module):
 def _recur(received: Array, recurrent: Array) -> Array:
     """The hidden states [length, batch, unit] of W x + b [length, batch, 4 unit] and U [unit, 4 unit].
 
-    The gradient of U is one product over all positions; the gradient of a loop would add one product for each position
-    to an array of U's size.
+    The gradient of U is a single product over all positions; the gradient of a loop would accumulate one product per
+    position.
     """
     return _recur_forward(received, recurrent)[0]
 
@@ -71,7 +71,7 @@ def _recur_forward(received: Array, recurrent: Array) -> tuple[Array, tuple[Arra
 
 def _recur_backward(kept: tuple[Array, ...], gradients: Array) -> tuple[Array, Array]:
     *activations, hiddens, recurrent = kept
-    transposed = lax.optimization_barrier(recurrent.T)  # a CPU would take twice as long to multiply by the transpose
+    transposed = lax.optimization_barrier(recurrent.T)  # on a CPU, multiplying by the transpose takes twice as long
 
     def step(carry: tuple[Array, Array], position: tuple[Array, ...]) -> tuple[tuple[Array, Array], Array]:
         (of_hidden, of_cell), (gradient, written, forgotten, candidate, shown, bounded, cell) = carry, position
@@ -96,7 +96,7 @@ _recur.defvjp(_recur_forward, _recur_backward)
 
 
 class RecurrentNetwork(Network):
-    """An embedding, layers of `LSTM`, dropout between them, and a classifier of the last position or of every one."""
+    """An embedding, `LSTM` layers with dropout between them, and a classifier of the last or of every position."""
 
     vocabulary: int
     embedding: int
@@ -115,9 +115,9 @@ class RecurrentNetwork(Network):
 
 
 class Transformer(Network):
-    """Token and position embeddings, blocks of causal attention and a dense layer, a norm, and the classifier.
+    """Token and position embeddings, blocks of causal attention and dense layers, a norm, and the classifier.
 
-    Norms come first in a block: x <- x + attention(norm(x)), x <- x + W_2 gelu(W_1 norm(x)).
+    Blocks are pre-norm: x <- x + attention(norm(x)), x <- x + W_2 gelu(W_1 norm(x)).
     """
 
     vocabulary: int
@@ -158,20 +158,20 @@ def lstm(
     dropout: FractionBelowOne = 0.0,
     width: Positive = 1.0,
 ) -> Model:
-    """LEAF's and FedProx's network for Shakespeare, on tokens [batch, length].
+    """The LSTM of LEAF and FedProx for Shakespeare, on tokens [batch, length].
 
     Args:
-        num_classes: Of the data; of text, the number of characters.
-        hidden: Units of each recurrent layer; 256 in LEAF's and FedProx's code, 100 in FedProx's text.
-        embedding: The length of the vector of a token.
-        outputs: "last" classifies the whole sequence by its last position: labels [batch]; "every" classifies every
-            position by what is before it: labels [batch, length].
-        vocabulary: The number of tokens; None: the number of classes, for labels that are tokens themselves.
-        dropout: Part of each recurrent layer's outputs that is dropped in training.
-        width: Multiplies every entry of `hidden`.
+        num_classes: The number of classes; for text, the number of characters.
+        hidden: The number of units of each recurrent layer; 256 in LEAF's and FedProx's code, 100 in FedProx's paper.
+        embedding: The size of token embeddings.
+        outputs: "last" classifies the sequence from its last position, labels [batch]; "every" classifies each position
+            from the tokens up to it, labels [batch, length].
+        vocabulary: The number of tokens (default None, the number of classes, for labels that are tokens).
+        dropout: The dropout rate of recurrent layers.
+        width: Multiplier of all entries of `hidden`.
 
     Raises:
-        InputError: Values that cannot work; inputs that are not tokens.
+        InputError: Values are invalid, or inputs are not tokens.
 
     References:
         Caldas et al., LEAF: A Benchmark for Federated Settings, 2018. arXiv:1812.01097. Li et al., Federated
@@ -194,22 +194,22 @@ def transformer(
     vocabulary: Count | None = None,
     dropout: FractionBelowOne = 0.0,
 ) -> Model:
-    """A small causal transformer on tokens [batch, length]; every batch has the length of the first.
+    """A small causal transformer on tokens [batch, length]; all batches have the length of the first.
 
     Args:
-        num_classes: Of the data.
+        num_classes: The number of classes.
         features: The width of the residual stream, a multiple of `heads`.
         layers: The number of blocks.
-        heads: The attention heads of each.
+        heads: The number of attention heads per block.
         outputs: See `lstm`.
         vocabulary: See `lstm`.
-        dropout: Part of each branch's outputs that is dropped in training.
+        dropout: The dropout rate of residual branches.
 
     Raises:
-        InputError: Values that cannot work; inputs that are not tokens.
+        InputError: Values are invalid, or inputs are not tokens.
 
     References:
-        Vaswani et al., Attention Is All You Need, NeurIPS 2017; the norms' places as in Radford et al., 2019 (GPT-2).
+        Vaswani et al., Attention Is All You Need, NeurIPS 2017; pre-norm as in Radford et al., 2019 (GPT-2).
     """
     if features % heads:
         raise InputError(f"features: {features} cannot be divided among {heads} heads. Give a multiple of heads.")

@@ -1,4 +1,4 @@
-"""A classifier that is a fixed simplex equiangular tight frame (FedETF)."""
+"""A fixed simplex equiangular tight frame as classifier (FedETF)."""
 
 import functools
 import math
@@ -17,24 +17,24 @@ from fedjax_het.validation import Count, Positive, Seed, validate_arguments
 
 @validate_arguments
 def framed(width: Count | None = None, scale: Positive = 10.0, seed: Seed = 0) -> Callable[[Model], Model]:
-    """Replace the classifier by a projection and a fixed frame, the same for all clients, to which features turn.
+    """Replace the classifier by a projection and a fixed frame that is equal for all clients.
 
         g = P h + q,   z = s V^T g / |g|,   V = sqrt(C / (C - 1)) Q (I - 11^T / C)
 
-    h [batch, feature] are the model's features, g [batch, D] what counts as features then. V [D, C] has unit columns
-    that are as far apart as C vectors can be; Q has orthonormal columns, from a uniform matrix of the seed in float64,
-    and is no part of the variables. Where g is 0 the logits are, and so is their gradient.
+    h [batch, feature] are the model's features, g [batch, D] the new features. V [D, C] has unit columns, as far apart
+    as C vectors can be. Q has orthonormal columns, computed in float64 from a uniform random matrix, and is not part of
+    the variables. If g is 0, so are the logits and their gradient.
 
-    Adds params/projection/{kernel,bias}; in place of the head params/classifier/scale (s) and params/classifier/classes
-    [0, C], which has no number, but tells C.
+    Adds params/projection/{kernel,bias}, and in place of the head params/classifier/scale (s) and
+    params/classifier/classes [0, C], an empty leaf that encodes C.
 
     Args:
-        width: D, at least C; None is the larger one of the numbers of features and of classes.
-        scale: First value of s, which is trained, decayed and averaged; 10.
-        seed: Of the frame.
+        width: D, at least C (default None, the maximum of the numbers of features and classes).
+        scale: Initial value of s, which is trained, decayed and averaged (default 10).
+        seed: The seed of the frame.
 
     Raises:
-        InputError: When initialized: features that are maps, fewer than two classes, or a width below their number.
+        InputError: When initialized, features are maps, there are fewer than two classes, or the width is below C.
 
     References:
         Li et al., No Fear of Classifier Biases: Neural Collapse Inspired Federated Learning with Synthetic and Fixed
@@ -84,7 +84,7 @@ def framed(width: Count | None = None, scale: Positive = 10.0, seed: Seed = 0) -
 def framed_logits(features: Array, frame: Array, scale: Array | float) -> Array:
     """s V^T g / |g| for features g [batch, D] and a frame V [D, class]; 0 with gradient 0 where g is 0."""
     squared = jnp.sum(jnp.square(features), axis=-1, keepdims=True)
-    is_long = squared > 1e-24  # the released code divides shorter ones by 1e-12
+    is_long = squared > 1e-24  # the released code divides shorter vectors by 1e-12
     direction = jnp.where(is_long, features / jnp.sqrt(jnp.where(is_long, squared, 1)), 0)
     return scale * jnp.matmul(direction, frame, precision=jax.lax.Precision.HIGHEST)
 

@@ -1,7 +1,7 @@
 """The U-Net of HarmoFL's segmentation experiments.
 
 Ronneberger, Fischer and Brox, U-Net: Convolutional Networks for Biomedical Image Segmentation, MICCAI 2015.
-arXiv:1505.04597. Layer for layer that of HarmoFL's authors: med-air/HarmoFL, nets/models.py.
+arXiv:1505.04597. Layers as in HarmoFL's code: med-air/HarmoFL, nets/models.py.
 """
 
 from typing import Annotated
@@ -53,12 +53,12 @@ class Level(nn.Module):
 
 
 class UNet(Network):
-    """Levels of half the size each, the bottleneck, and as many levels back, each joined to its counterpart.
+    """Levels that each halve the size, the bottleneck, and as many levels back with skip connections.
 
-    The head sees each pixel by itself: features [batch, height, width, feature], logits [batch, height, width, class].
+    The head acts on single pixels: features [batch, height, width, feature], logits [batch, height, width, class].
     """
 
-    channels: tuple[int, ...]  # of the levels from the first to the bottleneck
+    channels: tuple[int, ...]  # channels per level, from the first to the bottleneck
     norm: NormKind
     impl: str
 
@@ -96,19 +96,19 @@ def unet(
     conv: str = "auto",
     pretrained: str | None = None,
 ) -> Model:
-    """Levels of 32, 64, 128 and 256 channels and a bottleneck of 512, on images whose sides are multiples of 16.
+    """A U-Net with 32, 64, 128, 256 channels and a bottleneck of 512, on images whose sides are multiples of 16.
 
     Args:
-        num_classes: Of the data.
-        norm: HarmoFL's "batch_stat", see `norm`.
-        width: Multiplies every count of channels.
-        levels: The first so many of the four alone, and the bottleneck twice as wide as the last; sides are then
+        num_classes: The number of classes.
+        norm: The norm (default "batch_stat", as in HarmoFL), see `norm`.
+        width: Multiplier of all numbers of channels.
+        levels: The number of levels (default 4); the bottleneck is twice as wide as the last level, and sides are
             multiples of 2^levels.
-        conv: How convolutions are computed: "auto", "lax", "im2col" or "native".
+        conv: The implementation of convolutions: "auto", "lax", "im2col" or "native".
         pretrained: A .safetensors or .npz file with the state dict of HarmoFL's network.
 
     Raises:
-        InputError: Values that cannot work.
+        InputError: Values are invalid.
     """
     check_conv_impl(conv)
     network = UNet(num_classes, scale_widths("channels", _CHANNELS[: levels + 1], width), norm, conv)

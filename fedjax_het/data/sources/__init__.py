@@ -1,4 +1,4 @@
-"""Sources of data: readers of file formats and of published data sets, one format or family of layouts per module."""
+"""Data sources: readers for file formats and published data sets, one format or family of layouts per module."""
 
 import functools
 import inspect
@@ -25,7 +25,7 @@ __all__ = ["SOURCES", "convert", "load"]
 
 
 def _report_os_errors(source: Callable[..., Dataset]) -> Callable[..., Dataset]:
-    """Let the source raise errors of the file system (a folder that may not be listed) as InputError."""
+    """Convert file system errors of the source (such as missing permissions) to InputError."""
 
     @functools.wraps(source)
     def read(*args: object, **options: object) -> Dataset:
@@ -59,7 +59,7 @@ def load(name: str, **options) -> Dataset:
         options: The arguments of the source.
 
     Raises:
-        InputError: The source or an option is unknown, or the source raises it.
+        InputError: The source or an option is unknown, or the source raises InputError.
     """
     if name not in SOURCES:
         raise InputError(f"no source of data is called '{name}'. {nearest(name, SOURCES)}")

@@ -1,4 +1,4 @@
-"""Arrays on disk: .npz files, MNIST's idx files, the batches of CIFAR-10 and CIFAR-100, and pickles."""
+"""Arrays on disk: .npz files, MNIST's idx files, CIFAR-10 and CIFAR-100 batches, and pickles."""
 
 import io
 import math
@@ -22,22 +22,22 @@ from fedjax_het.errors import InputError
 def arrays(path: str, title: str | None = None, size: int | None = None, channels: int | None = None) -> Dataset:
     """Read arrays in one of these forms:
 
-    - a .npz file with `images` and `labels` or `masks`; or with several parts of these, `train_images`,
-      `train_labels`, ..., where the parts train, valid and test are splits, and others are domains; x_train and
-      y_train, X and y, data and targets, ... are other names of these arrays;
-    - a directory of .npz files, one domain each, with the name of its file;
+    - a .npz file with `images` and `labels` or `masks`; or with several parts, `train_images`, `train_labels`, ...,
+      where the parts train, valid and test are splits, and others are domains; x_train and y_train, X and y, data and
+      targets, ... are also recognized;
+    - a directory of .npz files, one per domain, which is named after the file;
     - a directory with MNIST's idx files, plain or .gz;
-    - a directory with the python or the binary batches of CIFAR-10 or CIFAR-100 (whose fine labels are read).
+    - a directory with the Python or binary batches of CIFAR-10 or CIFAR-100 (fine labels).
 
     Args:
         path: The file or directory.
-        title: The name of the data set; by default that of the file or directory.
-        size: The side to which uint8 images (LANCZOS) and masks (by the nearest pixel) are resized.
-        channels: 1 makes uint8 images grey, 3 makes them color.
+        title: The name of the data set (default: the name of the file or directory).
+        size: The side length to which uint8 images (LANCZOS) and masks (nearest neighbor) are resized.
+        channels: 1 converts uint8 images to grayscale, 3 to color.
 
     Raises:
-        InputError: The path holds nothing of this kind; a file is damaged, incomplete or lacks an array; parts or
-            domains differ in shape or type.
+        InputError: The path contains none of these; a file is damaged, incomplete or lacks an array; parts or domains
+            differ in shape or type.
     """
     place = require_path(path)
     decoding_options(size, channels)
@@ -146,7 +146,7 @@ def _read_cifar_python(path: Path, layout: _CifarLayout) -> tuple[np.ndarray, np
 
 
 def _read_cifar_names(path: Path, layout: _CifarLayout) -> list[str] | None:
-    """The class names; None for binary batches without their file."""
+    """The class names; None for binary batches without the file of names."""
     if not layout.num_label_bytes:
         names = _unpickle(path)
         with report_read_errors(path):
@@ -163,7 +163,7 @@ def _unpickle(path: Path) -> dict:
 
 # ---- pickles ---------------------------------------------------------------------------------------------------------
 class _ArrayUnpickler(pickle.Unpickler):
-    """Unpickles arrays and containers only: a pickle may request calls of any function."""
+    """An unpickler restricted to arrays and containers, since pickles can call any function."""
 
     _ALLOWED = {
         ("multiarray", "_reconstruct"): np._core.multiarray._reconstruct,
@@ -186,11 +186,11 @@ def read_pickle(path: Path, kind: type | tuple[type, ...], what: str, encoding: 
     Args:
         path: The file.
         kind: The class of its content.
-        what: What the file is, for messages: "a CIFAR python batch".
-        encoding: How texts that Python 2 wrote are read; "bytes" leaves them as they are.
+        what: A description of the file for messages: "a CIFAR python batch".
+        encoding: The encoding of strings written by Python 2; "bytes" does not decode them.
 
     Raises:
-        InputError: The file does not exist, is damaged, holds something else, or wants to call other functions.
+        InputError: The file does not exist, is damaged, has other content, or calls other functions.
     """
     with report_read_errors(path):
         try:

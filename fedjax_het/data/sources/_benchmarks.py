@@ -1,4 +1,4 @@
-"""SVHN, CINIC-10 and Tiny-ImageNet, each in the files in which it is published."""
+"""SVHN, CINIC-10 and Tiny-ImageNet in their published files."""
 
 from pathlib import Path
 
@@ -32,16 +32,16 @@ _TINY_URL = "http://cs231n.stanford.edu/tiny-imagenet-200.zip"
 def svhn(path: str, extra: bool = False, size: Count | None = None) -> Dataset:
     """Read SVHN's cropped digits, train_32x32.mat and test_32x32.mat: 73,257 and 26,032 of 32 x 32 x 3.
 
-    The files label the digit 0 with 10; here it is 0. For a copy that TensorFlow Datasets has prepared take the source
-    `tfds` with builder="svhn_cropped".
+    Label 10 of the files, the digit 0, becomes 0. For copies prepared by TensorFlow Datasets use the source `tfds`
+    with builder="svhn_cropped".
 
     Args:
         path: The folder of the files.
-        extra: Whether extra_32x32.mat, 531,131 easier digits, is for training, too.
-        size: The side to which images are resized (LANCZOS).
+        extra: Whether to add extra_32x32.mat, 531,131 easier digits, to the training split.
+        size: The side length to which images are resized (LANCZOS).
 
     Raises:
-        InputError: A file is missing, damaged or of another form.
+        InputError: A file is missing, damaged or has another format.
 
     References:
         Netzer et al., Reading Digits in Natural Images with Unsupervised Feature Learning, 2011.
@@ -62,12 +62,12 @@ def svhn(path: str, extra: bool = False, size: Count | None = None) -> Dataset:
 
 
 def _read_mat(file: Path) -> tuple[np.ndarray, np.ndarray]:
-    from scipy.io import loadmat, matlab  # which take long to import
+    from scipy.io import loadmat, matlab  # slow to import
 
     with report_read_errors(file):
         try:
             content = loadmat(str(file), variable_names=("X", "y"))
-        except matlab.MatReadError as error:  # which is no ValueError
+        except matlab.MatReadError as error:  # not a ValueError
             raise ValueError(str(error)) from error
         images, labels = content["X"], content["y"].reshape(-1)
     is_fine = images.dtype == np.uint8 and images.ndim == 4 and images.shape[2:] == (3, len(labels))
@@ -83,16 +83,16 @@ def _read_mat(file: Path) -> tuple[np.ndarray, np.ndarray]:
 def cinic10(path: str, size: Count | None = None, cache: str | None = None) -> Dataset:
     """Read CINIC-10, {train,valid,test}/<class>/<image>.png, 90,000 images of 32 x 32 in each split.
 
-    The domain of an image is where it comes from: "cifar10", whose files have names that begin with cifar10, or
-    "imagenet", whose names are ImageNet's.
+    The domain of an image is its origin: "cifar10", with file names that begin with cifar10, or "imagenet", with
+    ImageNet's file names.
 
     Args:
         path: The folder of the splits.
-        size: The side to which images are resized.
-        cache: The folder of decoded images, see `folders`.
+        size: The side length to which images are resized.
+        cache: The cache folder for decoded images, see `folders`.
 
     Raises:
-        InputError: A split is missing, or a folder is of no class.
+        InputError: A split is missing, or a folder is not a class.
 
     References:
         Darlow et al., CINIC-10 Is Not ImageNet or CIFAR-10, 2018. arXiv:1810.03505
@@ -120,18 +120,18 @@ def cinic10(path: str, size: Count | None = None, cache: str | None = None) -> D
 
 @validate_arguments
 def tiny_imagenet(path: str, size: Count | None = None, cache: str | None = None) -> Dataset:
-    """Read Tiny-ImageNet, 200 classes of 64 x 64 images, in its own layout; its validation images are the test split.
+    """Read Tiny-ImageNet, 200 classes of 64 x 64 images, in its published layout; val is used as the test split.
 
-    train/<class>/images/<image>, val/images/<image> with val/val_annotations.txt, whose lines begin with the file and
-    its class, and wnids.txt with the classes in order. The images in test/ have no published labels and are skipped.
+    train/<class>/images/<image>, val/images/<image> with val/val_annotations.txt, whose lines start with file and
+    class, and wnids.txt with the classes in order. The images in test/ have no published labels and are skipped.
 
     Args:
-        path: The folder tiny-imagenet-200, or the one above.
-        size: The side to which images are resized.
-        cache: The folder of decoded images, see `folders`.
+        path: The folder tiny-imagenet-200, or its parent.
+        size: The side length to which images are resized.
+        cache: The cache folder for decoded images, see `folders`.
 
     Raises:
-        InputError: A file is missing, or an image is of no class in wnids.txt.
+        InputError: A file is missing, or the class of an image is not in wnids.txt.
     """
     root = require_dataset(path, "Tiny-ImageNet", _TINY_URL, "wnids.txt", "tiny-imagenet-200")
     classes = read_text(root / "wnids.txt").split()

@@ -1,4 +1,4 @@
-"""Texts as sequences of characters: their alphabet, their tokens, and the source of texts by author."""
+"""Texts as character sequences: alphabet, tokens, and the source of texts by author."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,7 +17,7 @@ from fedjax_het.validation import Count, CountOrZero, FractionBelowOne, validate
 
 Targets = Literal["next", "every"]
 _SPACE = " "
-_NUM_NAMED = 5  # users that a note names
+_NUM_NAMED = 5  # users listed in a note
 
 
 @validate_arguments
@@ -29,24 +29,24 @@ def texts(
     held_out: FractionBelowOne = 0.2,
     min_examples: CountOrZero = 0,
 ) -> Dataset:
-    """Read texts by author, a JSON file {author: [text, ...]}, as sequences of characters; an author is a domain.
+    """Read texts by author, a JSON file {author: [text, ...]}, as character sequences; authors are domains.
 
-    An author's last texts are the test split, so that no text is in both splits. The classes and the tokens are the
-    characters that occur, in their order.
+    The last texts of each author are the test split, so no text is in both splits. Classes and tokens are the
+    characters that occur, in order.
 
     Args:
-        path: The file, .json or .json.gz, or a folder that holds one such file.
-        targets: "every": inputs are pieces of `length` characters of one text, labels [n, length] the character after
-            each; the last piece of a text is padded, and its padding is labelled -1. "next": inputs are windows of
-            `length` characters, labels [n] the character after the window; the text begins after `length` spaces, as
-            LEAF prepares Shakespeare.
-        length: The number of characters of an input.
-        stride: The number of characters from one input to the next; None: `length` for "every", 1 for "next".
-        held_out: The fraction of an author's texts that is the test split, rounded; one text at least is for training.
-        min_examples: Authors with fewer inputs than this are left out.
+        path: The file, .json or .json.gz, or a folder with a single such file.
+        targets: "every": inputs are segments of `length` characters, labels [n, length] the next character at each
+            position; the last segment of a text is padded, with label -1. "next": inputs are windows of `length`
+            characters, labels [n] the character after the window; texts are prefixed with `length` spaces, as in
+            LEAF's Shakespeare.
+        length: The number of characters per input.
+        stride: The number of characters between inputs (default None, `length` for "every", 1 for "next").
+        held_out: The fraction of each author's texts in the test split, rounded; at least one text is for training.
+        min_examples: Authors with fewer inputs than this are skipped.
 
     Raises:
-        InputError: The file does not exist, is damaged or of another form, or no text is long enough.
+        InputError: The file does not exist, is damaged or has another format, or no text is long enough.
     """
     file = _find_file(path)
     works = _read_texts(file)
@@ -118,18 +118,18 @@ def _cut_text(text: str, alphabet: str, targets: Targets, length: int, step: int
 
 
 def find_alphabet(parts: Iterable[str], first: str = _SPACE) -> str:
-    """The characters of texts: those of `first` in its order, then all others by their code."""
+    """The characters of texts: those of `first` in its order, then all others by code point."""
     present = set().union(*map(set, parts))
     return first + "".join(sorted(present - set(first)))
 
 
 def token_type(alphabet: str) -> np.dtype:
-    """The smallest signed integers that number all characters."""
+    """The smallest signed integer type for the indices of all characters."""
     return np.min_scalar_type(-len(alphabet))
 
 
 def encode_characters(parts: Sequence[str], alphabet: str) -> np.ndarray:
-    """[n, length]: the position of each character in the alphabet, of texts of one length."""
+    """[n, length]: the index of each character in the alphabet, for texts of equal length."""
     codes = np.frombuffer("".join(parts).encode("utf-32-le"), np.uint32)
     known = np.frombuffer(alphabet.encode("utf-32-le"), np.uint32)
     order = np.argsort(known)
@@ -137,6 +137,6 @@ def encode_characters(parts: Sequence[str], alphabet: str) -> np.ndarray:
 
 
 def count_note(names: Sequence[str], what: str) -> list[str]:
-    """A note that counts what was left out or added, if anything was."""
+    """A note with the number of skipped or added items, if any."""
     more = ", ..." if len(names) > _NUM_NAMED else ""
     return [f"{len(names)} {what}: {', '.join(map(str, names[:_NUM_NAMED]))}{more}"] if len(names) else []

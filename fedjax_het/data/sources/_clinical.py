@@ -1,4 +1,4 @@
-"""Clinical tables in the form of FLamby: heart disease in four hospitals, survival of breast cancer in six regions."""
+"""Clinical tables as in FLamby: heart disease in four hospitals, breast cancer survival in six regions."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,23 +20,23 @@ _CATEGORIES = {_PAIN: (1, 2, 3, 4), _ECG: (0, 1, 2)}
 _TEST_FRACTION, _SPLIT_SEED = 1 - 0.66, 43  # FLamby's
 _LEAST = 1e-9  # FLamby adds it to deviations
 _BRCA_URL = "https://github.com/owkin/FLamby/tree/main/flamby/datasets/fed_tcga_brca"
-_REGIONS = ("northeast", "south", "west", "midwest", "europe", "canada")  # in the order of their numbers
+_REGIONS = ("northeast", "south", "west", "midwest", "europe", "canada")  # in numeric order
 _BRCA_SPLIT = ("train_test_split.csv", "dataset_creation_scripts/train_test_split.csv")
 
 
 @validate_arguments
 def heart_disease(path: str, scaled: bool = True) -> Dataset:
-    """Read Fed-Heart-Disease as FLamby does: 740 patients of four hospitals, 13 features, two classes; a domain each.
+    """Read Fed-Heart-Disease as in FLamby: 740 patients, 13 features, two classes; four hospitals as domains.
 
-    The files are processed.<center>.data of the UCI repository, 14 numbers per line, "?" where one is missing. The
-    three columns of which most are missing (slope, ca, thal) are dropped, then patients of whom another is missing. The
-    kinds of pain and of electrocardiogram become indicators of all but their first value, behind the other features.
-    The class is whether the diagnosis is above 0. The split, 66 % for training, is FLamby's, patient by patient.
+    The files are processed.<center>.data of the UCI repository, 14 numbers per line, "?" for missing values. The three
+    columns with mostly missing values (slope, ca, thal) are dropped, then patients with other missing values. The types
+    of chest pain and electrocardiogram become indicators of all but their first value, after the other features. The
+    class is whether the diagnosis is above 0. The split, 66 % for training, is exactly FLamby's.
 
     Args:
         path: The folder of the four files.
-        scaled: Whether each center's features become (x - mean) / deviation of its own training patients, as FLamby
-            feeds them.
+        scaled: Whether features are standardized, (x - mean) / deviation, with the training patients of each center,
+            as in FLamby.
 
     Raises:
         InputError: A file is missing or damaged.
@@ -67,7 +67,7 @@ def heart_disease(path: str, scaled: bool = True) -> Dataset:
 
 
 def _read_patients(file: Path) -> np.ndarray:
-    """[patient, column]: NaN in columns that are dropped; patients without another value are left out."""
+    """[patient, column]: NaN in dropped columns; patients with other missing values are left out."""
     used = [*_NUMBERS, _PAIN, _ECG, _DIAGNOSIS]
     rows = []
     for line, cells in read_csv(file):
@@ -95,8 +95,8 @@ def _encode_features(table: np.ndarray) -> np.ndarray:
 
 
 def _draw_test(labels: np.ndarray) -> np.ndarray:
-    """[patient] bool: FLamby's test split, which keeps the share of classes that have three patients or more each."""
-    from sklearn.model_selection import train_test_split  # which takes long to import
+    """[patient] bool: FLamby's test split, stratified by class if every class has at least three patients."""
+    from sklearn.model_selection import train_test_split  # slow to import
 
     counts = np.bincount(labels, minlength=2)
     _, test = train_test_split(
@@ -111,18 +111,18 @@ def _draw_test(labels: np.ndarray) -> np.ndarray:
 
 @validate_arguments
 def tcga_brca(path: str) -> Dataset:
-    """Read Fed-TCGA-BRCA as FLamby publishes it: survival of 1,088 patients, 39 features; six regions, a domain each.
+    """Read Fed-TCGA-BRCA as published by FLamby: survival of 1,088 patients, 39 features; six regions as domains.
 
-    The files are brca.csv, a line per patient with the columns pid, the features, E (1: death was seen) and T (days),
-    and train_test_split.csv with the columns pid, fold and fold2 (train_0 to test_5), beside it or in
-    dataset_creation_scripts/. Labels are times of survival, see `fedjax_het.labels`: train with task_loss="cox".
-    Features are as in the file, age in years and indicators, as FLamby feeds them.
+    The files are brca.csv, a line per patient with the columns pid, the features, E (1: death observed) and T (days),
+    and train_test_split.csv with the columns pid, fold and fold2 (train_0 to test_5), in the same folder or in
+    dataset_creation_scripts/. Labels are survival times, see `fedjax_het.labels`: train with task_loss="cox".
+    Features are used as in the file, age in years and indicators, as in FLamby.
 
     Args:
         path: The folder of brca.csv.
 
     Raises:
-        InputError: A file is missing or damaged, or a patient of a fold is not in the table.
+        InputError: A file is missing or damaged, or a patient in a fold is not in the table.
 
     References:
         Ogier du Terrail et al., FLamby, NeurIPS Datasets and Benchmarks 2022. arXiv:2210.04620

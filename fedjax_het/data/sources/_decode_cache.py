@@ -1,4 +1,4 @@
-"""Cache of decoded examples: memory-mapped arrays in a folder that is written aside and renamed."""
+"""Cache of decoded examples: memory-mapped arrays in a folder that is written atomically."""
 
 import hashlib
 import json
@@ -30,9 +30,9 @@ Item = TypeVar("Item")
 Chunk = Mapping[str, np.ndarray]
 MANIFEST = "manifest.json"
 _LOG = logging.getLogger("fedjax_het")
-_FORMAT = 2  # of the cache; folders of another format are not opened
-_LOG_INTERVAL = 10.0  # seconds between two messages on the progress
-_ABANDONED = 3600.0  # seconds after which a folder that nobody writes to is one of a process that was killed
+_FORMAT = 2  # cache format; folders with another format are not opened
+_LOG_INTERVAL = 10.0  # seconds between progress messages
+_ABANDONED = 3600.0  # seconds without writes after which a folder belongs to a killed process
 _WORKERS = min(16, os.cpu_count() or 1)
 
 
@@ -47,22 +47,22 @@ def decode_once(
 ) -> dict[str, np.memmap]:
     """Decode items, or open the arrays of an earlier call: {"inputs": [n, ...], ...}, memory-mapped and read-only.
 
-    The arrays lie in `cache` under <name>-<hash>. The hash is of the files' order, names relative to their common
-    folder, sizes and times of last change, and of `options`. Contents are not hashed: reading all files would take as
-    long as decoding them, and a file that is written again changes its time. The arrays are written beside that folder,
-    which is renamed once it is complete. A cache with a file that is missing or cut short is written again, with a
-    warning to the logger "fedjax_het".
+    The arrays are stored in `cache` under <name>-<hash>. The hash covers the order, relative names, sizes and
+    modification times of the files, and `options`. Contents are not hashed: reading all files would take as long as
+    decoding them, and rewriting a file changes its modification time. The arrays are written to a temporary folder,
+    which is renamed once complete. A cache with missing or truncated files is rewritten, with a warning to the logger
+    "fedjax_het".
 
     Args:
         name: The name of the data set.
-        items: What `read` decodes; items that are tuples are named by their first entry in messages.
+        items: The items for `read`; messages identify tuples by their first entry.
         read: item -> rows of the arrays; it runs in threads.
         files: The files that `read` reads.
         options: All other settings that the result of `read` depends on.
         cache: The folder of the caches; None: the user's cache folder.
 
     Raises:
-        InputError: `read` raises it, rows differ in shape, or the cache cannot be written.
+        InputError: `read` raises InputError, rows differ in shape, or the cache cannot be written.
     """
     root = Path(cache).expanduser() if cache else cache_folder() / "data"
     with report_write_errors(root):
@@ -82,7 +82,7 @@ def decode_once(
             try:
                 partial.rename(folder)
             except OSError:
-                if not folder.is_dir():  # else another process has written it in the meantime
+                if not folder.is_dir():  # otherwise another process has written it meanwhile
                     raise
     finally:
         shutil.rmtree(partial, ignore_errors=True)
@@ -106,7 +106,7 @@ def _compute_key(files: Sequence[str | Path], options: Mapping[str, Any]) -> str
 
 
 def _open_cached(folder: Path) -> dict[str, np.memmap] | None:
-    """The arrays of a complete folder; None where there is no folder, or it was damaged and is removed."""
+    """The arrays of a complete folder; None if there is none, or if it was damaged and therefore removed."""
     with report_write_errors(folder):
         if not folder.exists():
             return None
@@ -121,7 +121,7 @@ def _open_cached(folder: Path) -> dict[str, np.memmap] | None:
 
 def _remove_abandoned(folder: Path) -> None:
     for partial in folder.parent.glob(f"{folder.name}.*.partial"):
-        with suppress(FileNotFoundError):  # it was renamed or removed in the meantime
+        with suppress(FileNotFoundError):  # it was renamed or removed meanwhile
             if time.time() - max(path.stat().st_mtime for path in (partial, *partial.iterdir())) > _ABANDONED:
                 shutil.rmtree(partial, ignore_errors=True)
 
@@ -130,7 +130,7 @@ def _write_arrays(
     folder: Path, items: Sequence[Item], read: Callable[[Item], Chunk], options: Mapping[str, Any]
 ) -> None:
     files: dict[str, IO[bytes]] = {}
-    heads: dict[str, np.ndarray] = {}  # of shape (0, ...), in the form of all rows
+    heads: dict[str, np.ndarray] = {}  # of shape (0, ...), with the row shapes
     lengths, first, last_message = Counter(), "", time.monotonic()
     with ExitStack() as stack:
         for i, (item, chunk) in enumerate(zip(items, map_in_order(read, items), strict=True)):
@@ -157,7 +157,7 @@ def _write_arrays(
 
 
 def _write_header(file: IO[bytes], rows: np.ndarray, length: int) -> None:
-    """Write the header of an array of `length` rows; NumPy leaves room in it for any length."""
+    """Write the header of an array with `length` rows; NumPy reserves room for any length."""
     file.seek(0)
     header = {"descr": rows.dtype.str, "fortran_order": False, "shape": (length, *rows.shape[1:])}
     np.lib.format.write_array_header_1_0(file, header)
@@ -176,7 +176,7 @@ def _describe_difference(first: str, one: tuple[int, ...], second: str, other: t
 
 
 def map_in_order(function: Callable, items: Sequence) -> Iterator:
-    """function(item) for every item, in threads, in the order of the items; few items are ahead of the consumer."""
+    """Yield function(item) in order, computed in threads that run only a few items ahead of the consumer."""
     with ThreadPoolExecutor(_WORKERS) as pool:
         pending = deque()
         for item in items:

@@ -1,4 +1,4 @@
-"""PACS, VLCS, Office-Home and Digits-DG: folders whose names are matched to the known domains and classes."""
+"""PACS, VLCS, Office-Home and Digits-DG: folders matched by name to the known domains and classes."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,7 +20,7 @@ from fedjax_het.errors import InputError, nearest
 
 
 class _NamedDataset(NamedTuple):
-    """A data set whose domains are known; names are compared without case and separators."""
+    """A data set with known domains; names are compared ignoring case and separators."""
 
     name: str
     title: str
@@ -28,7 +28,7 @@ class _NamedDataset(NamedTuple):
     domains: Mapping[str, tuple[str, ...]]  # our name of a domain -> other names of its folder
     classes: Mapping[str, tuple[str, ...]]  # likewise, in the order of their labels; empty: as in the folders
     num_examples: int
-    inside: tuple[str, ...] = ()  # folders below the path in which the domains may lie
+    inside: tuple[str, ...] = ()  # subfolders of the path that may contain the domains
 
 
 _PACS = _NamedDataset(
@@ -74,17 +74,17 @@ _DIGITS_DG = _NamedDataset(
 def pacs(path: str, size: int | None = None, cache: str | None = None) -> Dataset:
     """Read PACS, 4 domains, 7 classes: <domain>/<class>/<image> in `path`, or below images/, raw_images/ or PACS/.
 
-    Where the usual split lists are beside the images (splits/<domain>_train_kfold.txt, ..._crossval_kfold.txt; or in
-    "Train val splits and h5py files pre-read"), the former is for training and the latter is the published validation
-    split; the test list, which is the whole domain, is not read: `federate(unseen_domains=...)` holds a domain out.
+    If the usual split lists exist (splits/<domain>_train_kfold.txt, ..._crossval_kfold.txt; or in "Train val splits and
+    h5py files pre-read"), the train list is for training and the crossval list is the published validation split. The
+    test list, which is the whole domain, is not read: use `federate(unseen_domains=...)` to hold out a domain.
 
     Args:
-        path: The folder of the domains, or one above it.
-        size: The side to which images are resized; the published ones are 227 x 227.
-        cache: The folder of decoded images, see `folders`.
+        path: The folder of the domains, or its parent.
+        size: The side length to which images are resized; published images are 227 x 227.
+        cache: The cache folder for decoded images, see `folders`.
 
     Raises:
-        InputError: A folder is of no class of PACS, or a list does not fit the images.
+        InputError: A folder is not a class of PACS, or a list does not match the images.
 
     References:
         Li et al., ICCV 2017. arXiv:1710.03077
@@ -97,15 +97,15 @@ def pacs(path: str, size: int | None = None, cache: str | None = None) -> Datase
 def vlcs(path: str, size: int | None = None, cache: str | None = None) -> Dataset:
     """Read VLCS, 4 domains, 5 classes: <domain>/{train,crossval,test}/<0..4>/<image> or <domain>/<class>/<image>.
 
-    The folders of the former are the published splits; a domain's folder `full`, which repeats them, is skipped.
+    The split folders are the published splits; a domain's folder `full`, which repeats them, is skipped.
 
     Args:
-        path: The folder of the domains, or one above it.
-        size: The side to which images are resized; required, because their sizes differ.
-        cache: The folder of decoded images, see `folders`.
+        path: The folder of the domains, or a parent folder.
+        size: The side length to which images are resized; required, because image sizes differ.
+        cache: The cache folder for decoded images, see `folders`.
 
     Raises:
-        InputError: A folder is of no class of VLCS.
+        InputError: A folder is not a class of VLCS.
 
     References:
         Fang et al., Unbiased Metric Learning, ICCV 2013.
@@ -116,16 +116,16 @@ def vlcs(path: str, size: int | None = None, cache: str | None = None) -> Datase
 def office_home(path: str, size: int | None = None, cache: str | None = None) -> Dataset:
     """Read Office-Home, 4 domains, 65 classes: <domain>/<class>/<image>, or with {train,val} between as in Dassl.
 
-    Names of domains and classes may differ in case and separators between domains; a class has the name that it has in
-    the first domain.
+    Names of domains and classes may differ in case and separators between domains; class names are taken from the first
+    domain.
 
     Args:
-        path: The folder of the domains, or one above it.
-        size: The side to which images are resized; required, because their sizes differ.
-        cache: The folder of decoded images, see `folders`.
+        path: The folder of the domains, or a parent folder.
+        size: The side length to which images are resized; required, because image sizes differ.
+        cache: The cache folder for decoded images, see `folders`.
 
     Raises:
-        InputError: A class exists in one domain only.
+        InputError: A class exists in a single domain.
 
     References:
         Venkateswara et al., CVPR 2017. arXiv:1706.07522
@@ -137,9 +137,9 @@ def digits_dg(path: str, size: int | None = None, cache: str | None = None) -> D
     """Read Digits-DG, 4 domains of 32 x 32 digits: <domain>/{train,val}/<0..9>/<image>; val is the validation split.
 
     Args:
-        path: The folder of the domains, or one above it.
-        size: The side to which images are resized.
-        cache: The folder of decoded images, see `folders`.
+        path: The folder of the domains, or a parent folder.
+        size: The side length to which images are resized.
+        cache: The cache folder for decoded images, see `folders`.
 
     Raises:
         InputError: A class folder is not a digit.

@@ -1,4 +1,4 @@
-"""Digits-5 and Office-Caltech-10 in the files of FedBN's code, one domain per site."""
+"""Digits-5 and Office-Caltech-10 in the file format of FedBN's code, one domain per site."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -40,15 +40,15 @@ def digits5(path: str, parts: NumParts | None = 1, size: Count = 28) -> Dataset:
     """Read Digits-5, digits of five domains: MNIST, SVHN, USPS, SynthDigits and MNIST_M.
 
     The files are those of FedBN's code, pickles of (images, labels): <domain>/test.pkl, <domain>/train.pkl, and the
-    latter's first tenths of 743 images, <domain>/partitions/train_part<0..9>.pkl.
+    parts of 743 images of the latter, <domain>/partitions/train_part<0..9>.pkl.
 
     Args:
         path: The folder of the domains.
-        parts: The number of parts per domain that are for training, 1 in FedBN's default; None reads train.pkl instead.
-        size: The side to which images are resized (LANCZOS), in color; 28 in FedBN.
+        parts: The number of training parts per domain (default 1, as in FedBN). None: read train.pkl instead.
+        size: The side length to which images are resized (LANCZOS), in color (default 28, as in FedBN).
 
     Raises:
-        InputError: A file is missing, damaged or of another form.
+        InputError: A file is missing, damaged or has another format.
 
     References:
         Li et al., FedBN: Federated Learning on Non-IID Features via Local Batch Normalization, ICLR 2021.
@@ -98,18 +98,18 @@ def _read_pair(file: Path) -> tuple | list:
 
 @validate_arguments
 def office_caltech10(path: str, size: Count = 256, cache: str | None = None) -> Dataset:
-    """Read Office-Caltech-10, ten classes of four sites: amazon, caltech, dslr and webcam.
+    """Read Office-Caltech-10, ten classes from four sites: amazon, caltech, dslr and webcam.
 
-    The images are <site>/<class>/<image>, and the split is that of FedBN's pickles of (paths, class names) beside the
-    sites, <site>_train.pkl and <site>_test.pkl. Without any of these all images are read, without a split.
+    The images are <site>/<class>/<image>. The split is given by FedBN's pickles of (paths, class names) next to the
+    sites, <site>_train.pkl and <site>_test.pkl. Without these files, all images are read, without a split.
 
     Args:
-        path: The folder of the sites (office_caltech_10), or the one above.
-        size: The side to which images are resized; 256 in FedBN.
-        cache: The folder of decoded images, see `folders`.
+        path: The folder of the sites (office_caltech_10), or its parent.
+        size: The side length to which images are resized (default 256, as in FedBN).
+        cache: The cache folder for decoded images, see `folders`.
 
     Raises:
-        InputError: Files are missing or of another form, or a class is unknown.
+        InputError: Files are missing or have another format, or a class is unknown.
 
     References:
         Gong et al., Geodesic Flow Kernel for Unsupervised Domain Adaptation, CVPR 2012. The split: FedBN, ICLR 2021,

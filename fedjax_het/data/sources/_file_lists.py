@@ -1,4 +1,4 @@
-"""Data sets with lists or tables of their files: Mini-DomainNet, Retina, COVID-FL and Camelyon17."""
+"""Data sets with file lists or tables: Mini-DomainNet, Retina, COVID-FL and Camelyon17."""
 
 from pathlib import Path
 
@@ -32,21 +32,21 @@ _DOMAINNET_URL = (
 
 
 def mini_domainnet(path: str, lists: str = "splits_mini", size: int | None = None, cache: str | None = None) -> Dataset:
-    """Read Mini-DomainNet, or DomainNet: <domain>/<class>/<image>, with lists for training and testing.
+    """Read Mini-DomainNet or DomainNet: <domain>/<class>/<image>, with lists for training and testing.
 
     The lists are <lists>/<domain>_train.txt and <domain>_test.txt, with lines "<domain>/<class>/<file> <label>", labels
-    from 0. The domains are those that have lists (Dassl's Mini-DomainNet has four, and 126 classes). The test lists are
-    the published test split.
+    from 0. Domains without lists are skipped (Dassl's Mini-DomainNet has four domains and 126 classes). The test lists
+    are the published test split.
 
     Args:
-        path: The folder of the domains and of the lists, or one that holds it as domainnet/.
-        lists: The folder of the lists; "splits" for the whole of DomainNet.
-        size: The side to which images are resized; required, because their sizes differ.
-        cache: The folder of decoded images, see `folders`.
+        path: The folder of the domains and lists, or the parent of domainnet/.
+        lists: The folder of the lists; "splits" for the full DomainNet.
+        size: The side length to which images are resized; required, because image sizes differ.
+        cache: The cache folder for decoded images, see `folders`.
 
     Raises:
-        InputError: A domain has one list only, a line has no file, labels contradict the folders, or a class exists in
-            one domain only.
+        InputError: A domain has only one list, a line has no file, labels contradict the folders, or a class exists in
+            a single domain.
 
     References:
         Peng et al., ICCV 2019. arXiv:1812.01754; Zhou et al., TIP 2021. arXiv:2003.07325
@@ -71,7 +71,7 @@ def mini_domainnet(path: str, lists: str = "splits_mini", size: int | None = Non
 
 
 def _read_domain_lists(root: Path, lists: str, domain: str, names: dict[int, str]) -> list[ImageEntry]:
-    """The entries of a domain; the names of its labels are added to `names`."""
+    """The entries of a domain; its label names are added to `names`."""
     entries, labels = [], {name: label for label, name in names.items()}
     for split in ("train", "test"):
         file = root / lists / f"{domain}_{split}.txt"
@@ -96,19 +96,19 @@ def retina(path: str, split: str = "5_clients/split_1", size: int | None = None,
     """Read Retina in the layout of the SSL-FL benchmark, 5 clients, 2 classes, images in .npy files.
 
     labels.csv has lines <file>,<label>; <split>/<client>.csv and test.csv have one file name per line; the files are
-    in train/ and test/. A client is a domain. The test list is the published test split; its examples belong to no
-    client, so that their domain is called "test". Classes are called by their numbers. Images become color; those in
-    .npy files may be floats in 0..1 or 0..255, which are rounded to bytes; of two channels the first is read, of more
-    than three the first three. A line that a list repeats counts once.
+    in train/ and test/. Clients are domains. The test list is the published test split; its examples belong to no
+    client and form the domain "test". Classes are named by number. Images are converted to color; .npy files may
+    contain floats in 0..1 or 0..255, which are rounded to bytes; of two channels the first is used, of more than three
+    the first three. Repeated lines of a list count once.
 
     Args:
-        path: The folder Retina, or the one above it.
+        path: The folder Retina, or its parent.
         split: The folder with a list per client, "5_clients/split_1" to "5_clients/split_3".
-        size: The side to which images are resized.
-        cache: The folder of decoded images, see `folders`.
+        size: The side length to which images are resized.
+        cache: The cache folder for decoded images, see `folders`.
 
     Raises:
-        InputError: A line has no file or no label, a file is in the lists of two clients, or an array is no image.
+        InputError: A line has no file or no label, a file is in the lists of two clients, or an array is not an image.
 
     References:
         Yan et al., IEEE TMI 2023. arXiv:2205.08576
@@ -122,10 +122,10 @@ def covid_fl(
     """Read COVID-FL, chest X-rays of 12 sites, 3 classes, JPEG and PNG files, in the same layout as `retina`.
 
     Args:
-        path: The folder COVID-FL, or the one above it.
+        path: The folder COVID-FL, or its parent.
         split: The folder with a list per site.
-        size: The side to which images are resized; required, because their sizes differ.
-        cache: The folder of decoded images, see `folders`.
+        size: The side length to which images are resized; required, because image sizes differ.
+        cache: The cache folder for decoded images, see `folders`.
 
     Raises:
         InputError: As `retina`.
@@ -168,7 +168,7 @@ def _read_ssl_fl(name: str, title: str, path: str, split: str, size: int | None,
 
 
 def _read_client_list(listing: Path, folder: Path, labels: dict[str, str]) -> tuple[list[str], int]:
-    """(the files of a list, the number of lines that repeat an earlier one)."""
+    """(the files of a list, the number of repeated lines)."""
     lines = [(line, cells[0]) for line, cells in read_csv(listing)]
     check_files_exist(listing, ((line, str(folder / file)) for line, file in lines))
     for line, file in lines:
@@ -207,14 +207,14 @@ _CAMELYON17_VALID_FRACTION = 0.2
 def camelyon17(path: str, size: int | None = None, cache: str | None = None) -> Dataset:
     """Read Camelyon17-WILDS, 455,954 lymph node patches of 96 x 96, normal or tumor: metadata.csv and patches/.
 
-    A hospital is a domain, center_0 to center_4. Rows of split 0 are its training list, of which a fifth is the
-    validation split, and rows of split 1 its test split. The fifth is drawn, of both classes alike and always the
-    same: the table lists tumor patches before normal ones, and its last fifth would hold no tumor.
+    Hospitals are domains, center_0 to center_4. Rows with split 1 are the test split. A fifth of the rows with split 0
+    is the validation split, the rest is for training. The fifth is a fixed random sample, stratified by class: the
+    table lists tumor patches before normal ones, so its last fifth contains no tumor.
 
     Args:
-        path: The folder of metadata.csv, or one that holds it as camelyon17_v1.0/.
-        size: The side to which images are resized.
-        cache: The folder of decoded images, see `folders`; the decoded patches take 12.6 GB.
+        path: The folder of metadata.csv, or the parent of camelyon17_v1.0/.
+        size: The side length to which images are resized.
+        cache: The cache folder for decoded images, see `folders`; the decoded patches take 12.6 GB.
 
     Raises:
         InputError: A column is missing, a value is out of range, or a row has no patch.

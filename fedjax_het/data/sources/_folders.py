@@ -26,21 +26,21 @@ def folders(
     title: str | None = None,
     cache: str | None = None,
 ) -> Dataset:
-    """Read image files in a folder per domain and class; classes are in alphabetical order.
+    """Read image files from one folder per domain and class; classes are in alphabetical order.
 
-    Between a domain and its classes, or above the classes, there may be folders for splits (train; val, valid,
-    validation or crossval; test), which become the published split. Folders beside those of splits are skipped, and so
-    are other files; notes name them. Hidden files and what systems leave behind (__MACOSX, Thumbs.db) do not count.
+    Between domains and classes, or above the classes, there may be split folders (train; val, valid, validation or
+    crossval; test), which become the published split. Other folders next to split folders and other files are skipped
+    with a note. Hidden and system files (__MACOSX, Thumbs.db) are ignored.
 
     Args:
         path: The folder of the domains, or of the classes.
-        size: The side to which every image is resized (LANCZOS, the aspect ratio is not kept); without it all images
-            must have one size.
-        channels: 1 makes all images grey, 3 makes all color (grey is repeated, transparency dropped); without it all
-            images must have the same number.
-        lone_classes: Accept a class of one domain only, which usually is a misspelt folder.
-        title: The name of the data set; by default that of the folder.
-        cache: The folder of decoded images; by default in the user's cache folder.
+        size: The side length to which images are resized (LANCZOS, ignoring the aspect ratio). None: all images must
+            have the same size.
+        channels: 1 converts images to grayscale, 3 to color (repeating gray, dropping transparency). None: all images
+            must have the same number of channels.
+        lone_classes: Whether to accept a class that occurs in a single domain, usually a misspelled folder.
+        title: The name of the data set (default: the name of the folder).
+        cache: The cache folder for decoded images (default: in the user's cache folder).
 
     Raises:
         InputError: A class folder has no images, a file cannot be decoded, or sizes or channels are mixed.
@@ -63,13 +63,13 @@ def _list_images(path: Path, notes: list[str]) -> list[ImageEntry]:
 
 
 def list_domain_images(domain: str, folder: Path, notes: list[str]) -> Iterator[ImageEntry]:
-    """The images of one domain by split, class and name; `notes` gains what `find_splits` skips."""
+    """The images of a domain by split, class and name; folders that `find_splits` skips are added to `notes`."""
     for split, part in find_splits(folder, notes) or [("train", folder)]:
         yield from _list_class_images(domain, split, part)
 
 
 def normalize_name(name: str) -> str:
-    """Keep letters and digits, in lower case: 'Real World', 'real_world' and 'RealWorld' are one name."""
+    """Keep lowercased letters and digits: 'Real World', 'real_world' and 'RealWorld' are equal."""
     return re.sub(r"[^a-z0-9]", "", name.lower())
 
 

@@ -1,4 +1,4 @@
-"""Listings of image files with their classes, domains and splits, and the data sets that these become."""
+"""Listings of image files with classes, domains and splits, and the resulting data sets."""
 
 import csv
 import os
@@ -21,12 +21,12 @@ SPLITS = {
     **dict.fromkeys(("valid", "val", "validation", "crossval"), "valid"),
     **dict.fromkeys(("test", "testing"), "test"),
 }
-"""The names of splits in folders and lists of data sets -> "train", "valid" or "test"."""
-_LITTER = ("__macosx", "thumbs.db", "desktop.ini")  # what systems leave in folders, beside hidden files
+"""Names of splits in folders and lists of data sets -> "train", "valid" or "test"."""
+_LITTER = ("__macosx", "thumbs.db", "desktop.ini")  # system files besides hidden files
 
 
 def list_entries(folder: Path, *suffixes: str) -> list[Path]:
-    """The files and folders of these suffixes (in lower case), by name, without hidden files and system litter."""
+    """The files and folders with these suffixes (in lower case), by name, without hidden and system files."""
     inside = folder.iterdir() if folder.is_dir() else []
     names = {path: path.name.lower() for path in inside}
     return sorted(
@@ -47,9 +47,9 @@ def list_image_files(folder: Path) -> list[Path]:
 
 
 def find_splits(folder: Path, notes: list[str]) -> list[tuple[str, Path]]:
-    """(split, subfolder) of the subfolders with the name of a split that hold folders; empty if there are none.
+    """(split, subfolder) of subfolders that have the name of a split and contain folders; empty if there are none.
 
-    `notes` gains a line that names the subfolders beside them, which are skipped.
+    Other subfolders are skipped, and listed in `notes`.
     """
     inside = list_subfolders(folder)
     named = [path for path in inside if path.name.lower() in SPLITS]
@@ -60,14 +60,14 @@ def find_splits(folder: Path, notes: list[str]) -> list[tuple[str, Path]]:
 
 
 def count_suffixes(folders: Iterable[Path], read: Collection[str] = ()) -> str:
-    """Count the files in folders by suffix, "3 .gif, 1 .txt", without those of the suffixes that are read."""
+    """Count the files in folders by suffix, "3 .gif, 1 .txt", except suffixes that are read."""
     files = [path for folder in folders for path in list_entries(folder) if path.suffix.lower() not in read]
     counts = Counter(path.suffix.lower() or "without suffix" for path in files if path.is_file())
     return ", ".join(f"{count} {suffix}" for suffix, count in sorted(counts.items()))
 
 
 def note_skipped(files: Iterable[str], *suffixes: str) -> list[str]:
-    """A note that counts the files of other suffixes in the folders of files that are read, if there are any."""
+    """A note with the number of files of other suffixes in the folders of `files`, if any."""
     folders = map(Path, sorted({os.path.dirname(file) for file in files}))
     return [f"skipped by suffix: {skipped}"] if (skipped := count_suffixes(folders, suffixes)) else []
 
@@ -92,10 +92,10 @@ def image_dataset(
     notes: Sequence[str] = (),
     read: Callable[[str, int | None, int | None], np.ndarray] = read_image,
 ) -> Dataset:
-    """Decode the files of a listing, by default in color, as all papers do.
+    """Decode the files of a listing, by default in color, as in all papers.
 
-    Domains, and classes without `class_names`, are in alphabetical order. A note counts the files beside the images
-    that are not read.
+    Domains, and classes without `class_names`, are in alphabetical order. A note counts the skipped files next to the
+    images.
     """
     if not entries:
         raise InputError(f"{name}: no images are listed. Look for empty lists and folders.")
@@ -139,7 +139,7 @@ def assemble_by_name(
     splits: Iterable[str],
     **fields: Any,
 ) -> Dataset:
-    """`assemble` a data set from the name of the split of every example, in any spelling of `SPLITS`."""
+    """`assemble` a data set given the split name of every example, in any spelling of `SPLITS`."""
     splits = [split.lower() for split in splits]
     if (unknown := next((split for split in splits if split not in SPLITS), None)) is not None:
         raise InputError(f"{name}: no split is called '{unknown}'. {nearest(unknown, SPLITS)}")
@@ -148,7 +148,7 @@ def assemble_by_name(
 
 
 def check_shared_classes(name: str, entries: Iterable[ImageEntry], alternative: str = "") -> None:
-    """Raise InputError for a class of one domain only, usually a misspelt folder; `alternative` ends the advice."""
+    """Raise InputError for a class in a single domain, usually a misspelled folder; `alternative` ends the advice."""
     counts = Counter((entry.domain, entry.label) for entry in entries)
     owners: dict[str, list[str]] = {}
     for domain, label in counts:
@@ -165,7 +165,7 @@ def check_shared_classes(name: str, entries: Iterable[ImageEntry], alternative: 
 
 
 def note_size(entries: Sequence[object], num: int) -> list[str]:
-    """A note where the data set was published with another number of examples."""
+    """A note if the data set was published with another number of examples."""
     return [] if len(entries) == num else [f"{len(entries):,} of the {num:,} examples that were published"]
 
 
@@ -178,7 +178,7 @@ class ListedFile(NamedTuple):
 
 
 def read_split_list(file: Path, root: Path) -> list[ListedFile]:
-    """Read a split list of files below `root`; file names may hold spaces, blank lines are skipped."""
+    """Read a split list of files below `root`; file names may contain spaces, blank lines are skipped."""
     with report_read_errors(file):
         lines = read_text(file).splitlines()
     rows = []
@@ -192,7 +192,7 @@ def read_split_list(file: Path, root: Path) -> list[ListedFile]:
 
 
 def read_csv(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """(line, cells) of every line that is not blank."""
+    """(line, cells) of every nonblank line."""
     with report_read_errors(path), path.open(newline="", encoding="utf-8-sig") as file:
         reader = csv.reader(file)
         yield from ((reader.line_num, [cell.strip() for cell in cells]) for cells in reader if any(cells))
@@ -215,7 +215,7 @@ def read_csv_columns(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, 
 
 
 def parse_count(path: Path, line: int, what: str, text: str) -> int:
-    """Parse a cell that holds a whole number of 0 or more, written 1 or 1.0."""
+    """Parse a nonnegative integer, written 1 or 1.0."""
     try:
         number = float(text)
     except ValueError:
@@ -228,7 +228,7 @@ def parse_count(path: Path, line: int, what: str, text: str) -> int:
 def check_files_exist(listing: Path, paths: Iterable[tuple[int, str]]) -> None:
     """Raise InputError for the first (line, path) of a list whose file does not exist.
 
-    Every folder is read once, which is much faster than a query per file.
+    Every folder is listed once, which is much faster than checking each file.
     """
     contents: dict[str, set[str]] = {}
     for line, path in paths:

@@ -1,4 +1,4 @@
-"""Decoding of image and mask files, and conversion of image arrays, to uint8 of a given size and number of channels."""
+"""Decoding of image and mask files, and conversion of image arrays to uint8 with a given size and channels."""
 
 import sys
 import warnings
@@ -18,13 +18,13 @@ from fedjax_het.validation import Count, validate_arguments
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".webp", ".ppm", ".pgm")
 _MODES = {1: "L", 3: "RGB"}
 _GREY_MODES = ("1", "L", "LA", "La")
-_DEEP_MODES = ("I", "F")  # more than 8 bits per pixel, which Pillow would clip and not scale
+_DEEP_MODES = ("I", "F")  # more than 8 bits per pixel, which Pillow clips instead of scaling
 warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)  # `_open_image` raises an error instead
 
 
 @validate_arguments
 def decoding_options(size: Count | None, channels: int | None) -> dict[str, Any]:
-    """Check the options of decoding, and list all that it depends on, for the key of the cache."""
+    """Check the decoding options, and list everything that decoding depends on, for the cache key."""
     if channels not in (*_MODES, None):
         raise InputError(f"channels is {channels}. Give 1 (grey), 3 (color), or leave it out.")
     return {"size": size, "channels": channels, "resize": "lanczos", "masks": "nearest", "pillow": PIL.__version__}
@@ -33,22 +33,22 @@ def decoding_options(size: Count | None, channels: int | None) -> dict[str, Any]
 def read_image(path: str | Path, size: int | None, channels: int | None) -> np.ndarray:
     """Decode an image file to uint8 [height, width, channel].
 
-    A rotation noted in EXIF is not applied, as in the papers' code.
+    EXIF rotations are not applied, as in the papers' code.
 
     Args:
         path: The file.
-        size: The side to resize to (LANCZOS; the aspect ratio is not kept); None: the image is not resized.
-        channels: 3 repeats grey and drops transparency, 1 takes the luminance; None: 1 for grey files, 3 for others.
+        size: The side length to resize to (LANCZOS, ignoring the aspect ratio); None: no resizing.
+        channels: 3 repeats gray and drops transparency, 1 is luminance; None: 1 for grayscale files, 3 for others.
 
     Raises:
-        InputError: The file cannot be decoded, holds several images, or has more than 8 bits per pixel.
+        InputError: The file cannot be decoded, contains several images, or has more than 8 bits per pixel.
     """
     with report_read_errors(path):
         return decode_image(path, str(path), size, channels)
 
 
 def decode_image(file: str | Path | IO[bytes], origin: str, size: int | None, channels: int | None) -> np.ndarray:
-    """`read_image` of a file that may be open; `origin` is its name in error messages."""
+    """`read_image` for a path or an open file; `origin` is its name in error messages."""
     with _open_image(file, origin) as image:
         if image.mode.startswith(_DEEP_MODES):
             raise InputError(f"{origin} has more than 8 bits per pixel (mode {image.mode}). Convert it to 8 bits.")
@@ -56,13 +56,13 @@ def decode_image(file: str | Path | IO[bytes], origin: str, size: int | None, ch
 
 
 def _open_image(file: str | Path | IO[bytes], origin: str) -> Image.Image:
-    """Open an image without decoding it; raise InputError for several, or for more pixels than Pillow's limit."""
+    """Open an image without decoding it; raise InputError for multiple images or more pixels than Pillow's limit."""
     limit = Image.MAX_IMAGE_PIXELS or sys.maxsize
     try:
         image = Image.open(file)
         extent = f"{image.width} x {image.height} pixels"
         if image.width * image.height <= limit:
-            if (num := getattr(image, "n_frames", 1)) > 1 and image.format != "MPO":  # whose others are previews
+            if (num := getattr(image, "n_frames", 1)) > 1 and image.format != "MPO":  # whose other images are previews
                 raise InputError(f"{origin} holds {num} images. Save each in a file of its own.")
             return image
     except Image.DecompressionBombError:
@@ -73,9 +73,9 @@ def _open_image(file: str | Path | IO[bytes], origin: str) -> Image.Image:
 
 
 def read_mask(path: str | Path) -> np.ndarray:
-    """Decode a mask file to uint8 [height, width]: 1 where any channel but transparency is not 0, else 0.
+    """Decode a mask file to uint8 [height, width]: 1 where any channel except transparency is nonzero, else 0.
 
-    In JPEG and WebP files, whose compression blurs edges, 1 is where any channel is 128 or more.
+    For JPEG and WebP files, whose compression blurs edges, the threshold is 128.
 
     Raises:
         InputError: The file cannot be decoded, or a JPEG or WebP file is not black and white.
@@ -95,19 +95,19 @@ def read_mask(path: str | Path) -> np.ndarray:
 
 
 def resize_image(image: np.ndarray, size: int | None) -> np.ndarray:
-    """Resize uint8 [height, width, channel] as `read_image` does."""
+    """Resize uint8 [height, width, channel] as in `read_image`."""
     return image if size is None else conform_images(image[None], size, image.shape[2])[0]
 
 
 def resize_mask(mask: np.ndarray, size: int | None) -> np.ndarray:
-    """Resize [height, width] by the nearest pixel, so that classes stay classes."""
+    """Resize [height, width] with nearest-neighbor interpolation, which preserves classes."""
     if size is None:
         return mask
     return np.asarray(Image.fromarray(mask).resize((size, size), Image.Resampling.NEAREST))
 
 
 def check_space(num_images: int, size: int | None, channels: int | None, space: int, where: str) -> None:
-    """Raise InputError where so many resized images take more than `space` bytes."""
+    """Raise InputError if the resized images take more than `space` bytes."""
     if size is not None and (needed := num_images * size**2 * (channels or 1)) > space:
         raise InputError(
             f"size: {num_images} images of {size} x {size} pixels take {describe_bytes(needed)}, and {where} has "
@@ -116,7 +116,7 @@ def check_space(num_images: int, size: int | None, channels: int | None, space: 
 
 
 def conform_images(images: np.ndarray, size: int | None, channels: int | None) -> np.ndarray:
-    """Convert an array of images [n, height, width] or [n, height, width, channel] as `read_image` converts each."""
+    """Convert an array of images [n, height, width] or [n, height, width, channel] like `read_image`."""
     if size is None and channels is None:
         return images
     check_channels_last("size and channels", images)

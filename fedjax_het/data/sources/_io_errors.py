@@ -1,4 +1,4 @@
-"""Errors of readers and writers of files: which file is missing or damaged, and how to mend it."""
+"""File errors: which file is missing or damaged, and how to fix it."""
 
 import difflib
 import lzma
@@ -15,7 +15,7 @@ from PIL import Image
 from fedjax_het._internal.regular_files import check_regular
 from fedjax_het.errors import InputError, shorten
 
-# What NumPy, zipfile, gzip, pickle, Pillow and array_record raise for damaged files.
+# Raised by NumPy, zipfile, gzip, pickle, Pillow and array_record for damaged files.
 _DAMAGE = (
     *(OSError, EOFError, ValueError, KeyError, IndexError, SyntaxError, RuntimeError),
     *(zlib.error, struct.error, lzma.LZMAError, zipfile.BadZipFile, Image.DecompressionBombError),
@@ -23,11 +23,11 @@ _DAMAGE = (
 
 
 def require_path(path: str | Path) -> Path:
-    """Expand "~" in the path of a file or folder; raise InputError where none exists or a folder may not be read."""
+    """Expand "~" in the path of a file or folder; raise InputError if it does not exist or is an unreadable folder."""
     try:
         path = Path(path).expanduser()
         exists = path.exists()
-    except (OSError, RuntimeError) as error:  # a name that is too long, a user who is not known
+    except (OSError, RuntimeError) as error:  # the name is too long, or the user unknown
         reason = str(getattr(error, "strerror", None) or error).rstrip(".")
         raise InputError(f"cannot use the path {shorten(str(path))}: {reason}. Give another path.") from error
     if not exists:
@@ -41,10 +41,10 @@ def require_path(path: str | Path) -> Path:
 
 
 def require_dataset(path: str | Path, title: str, url: str, marker: str = "", inside: str = "") -> Path:
-    """The folder of a data set that holds `marker`: `path`, or the folder `inside` in it.
+    """The folder of a data set that contains `marker`: `path`, or its subfolder `inside`.
 
     Raises:
-        InputError: There is none; the error says where the data set is published.
+        InputError: There is none; the message states where the data set is published.
     """
     try:
         place = require_path(path)
@@ -58,7 +58,7 @@ def require_dataset(path: str | Path, title: str, url: str, marker: str = "", in
 
 @contextmanager
 def report_read_errors(path: str | Path) -> Iterator[None]:
-    """Raise any failure to read `path` as an InputError that names it."""
+    """Convert any failure to read `path` to an InputError that names it."""
     require_path(path)
     try:
         check_regular(path)
@@ -79,7 +79,7 @@ def report_read_errors(path: str | Path) -> Iterator[None]:
 
 @contextmanager
 def report_write_errors(folder: Path) -> Iterator[None]:
-    """Raise the errors of a disk that is full or read-only as an InputError."""
+    """Convert errors of a full or read-only disk to InputError."""
     try:
         yield
     except OSError as error:

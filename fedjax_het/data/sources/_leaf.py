@@ -19,7 +19,7 @@ from fedjax_het.validation import Count, CountOrZero, validate_arguments
 _URL = "https://github.com/TalwalkarLab/leaf"
 _ALPHABET = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
 _SIDE, _NAME_BYTES = 28, 48
-_NO_IMAGES = np.empty((0, _SIDE, _SIDE, 1), np.uint8)  # what a file without users holds, as LEAF's -k leaves it
+_NO_IMAGES = np.empty((0, _SIDE, _SIDE, 1), np.uint8)  # content of a file without users, which LEAF's -k can produce
 _NO_CLASSES, _NO_NAMES = np.empty(0, np.int32), np.empty(0, f"S{_NAME_BYTES}")
 _CLASSES = (*"0123456789", *"ABCDEFGHIJKLMNOPQRSTUVWXYZ", *"abcdefghijklmnopqrstuvwxyz")
 
@@ -40,15 +40,15 @@ class _User(NamedTuple):
 def shakespeare(path: str, stride: Count = 1, min_examples: CountOrZero = 0) -> Dataset:
     """Read LEAF's Shakespeare: windows of 80 characters, the next character as the label, a speaking role per domain.
 
-    The tokens are the positions of the characters in LEAF's alphabet of 80; characters that it lacks follow in their
-    order. The files are those that LEAF's preprocess.sh writes: train/*.json and test/*.json in `path` or in data/
-    below it, or all_data/*.json, which have no split. Windows of a speech overlap, so a split by sample (-t sample)
-    tests on text of which other windows were trained on.
+    Tokens are the indices of the characters in LEAF's alphabet of 80; other characters are appended in order. The files
+    are the output of LEAF's preprocess.sh: train/*.json and test/*.json in `path` or its subfolder data/, or
+    all_data/*.json, without a split. Windows of a speech overlap, so with a split by sample (-t sample) the test text
+    also occurs in training windows.
 
     Args:
-        path: The folder of train and test, or the one above.
-        stride: Every stride-th window of a role is read, from its first.
-        min_examples: Roles with fewer windows than this are left out; LEAF's -k.
+        path: The folder of train and test, or its parent.
+        stride: Only every stride-th window of a role is read, starting with the first.
+        min_examples: Roles with fewer windows than this are skipped; LEAF's -k.
 
     Raises:
         InputError: There are no such files, a file is damaged, or windows differ in length.
@@ -88,17 +88,17 @@ def shakespeare(path: str, stride: Count = 1, min_examples: CountOrZero = 0) -> 
 
 @validate_arguments
 def femnist(path: str, min_examples: CountOrZero = 0, cache: str | None = None) -> Dataset:
-    """Read LEAF's FEMNIST, 62 classes of grey 28 x 28 characters, a writer per domain; paper is 255, ink 0.
+    """Read LEAF's FEMNIST, 62 classes of 28 x 28 grayscale characters, a writer per domain; paper is 255, ink 0.
 
-    The files are those that LEAF's preprocess.sh writes, as for `shakespeare`: 784 numbers in 0..1 per image.
+    The files are the output of LEAF's preprocess.sh, as for `shakespeare`: 784 numbers in 0..1 per image.
 
     Args:
-        path: The folder of train and test, or the one above.
-        min_examples: Writers with fewer images than this in both splits together are left out; LEAF's -k.
-        cache: The folder of decoded images, see `folders`.
+        path: The folder of train and test, or its parent.
+        min_examples: Writers with fewer images than this in both splits together are skipped; LEAF's -k.
+        cache: The cache folder for decoded images, see `folders`.
 
     Raises:
-        InputError: There are no such files, a file is damaged, or an image has other than 784 numbers in 0..1.
+        InputError: There are no such files, a file is damaged, or an image does not consist of 784 numbers in 0..1.
 
     References:
         Caldas et al., LEAF: A Benchmark for Federated Settings, 2018. arXiv:1812.01097
@@ -106,7 +106,7 @@ def femnist(path: str, min_examples: CountOrZero = 0, cache: str | None = None) 
     files, lock = _find_files(path, "FEMNIST"), threading.Lock()
 
     def read(file: _File) -> Chunk:
-        with lock:  # a parsed file takes ten times as much memory as its images
+        with lock:  # a parsed file takes ten times the memory of its images
             users = [user for user in _read_users(file) if len(user.y)]
             return {
                 "inputs": np.concatenate([_NO_IMAGES, *(_to_images(file, user) for user in users)]),
@@ -196,7 +196,7 @@ def _read_users(file: _File) -> Iterator[_User]:
 
 
 def _drop_small_users(users: list[_User], min_examples: int) -> tuple[list[_User], list[str]]:
-    """(the users that have so many examples in all files together, notes)."""
+    """(the users with at least `min_examples` examples over all files, notes)."""
     counts: dict[str, int] = {}
     for user in users:
         counts[user.name] = counts.get(user.name, 0) + len(user.y)

@@ -1,4 +1,4 @@
-"""NumPy's .npy files, whose headers are compared with what the files hold."""
+"""NumPy's .npy files, with validation of headers against file contents."""
 
 import math
 import threading
@@ -24,11 +24,11 @@ def map_npy(path: str | Path) -> np.memmap:
 
 
 def check_header(file: IO[bytes], size: int, *, is_read: bool = False) -> None:
-    """Raise ValueError where the header of a .npy file of `size` bytes announces more than these, or than the memory
-    can hold if the array `is_read`."""
+    """Raise ValueError if the header of a .npy file declares more than `size` bytes, or more than fits in memory if
+    the array `is_read`."""
     version = np.lib.format.read_magic(file)
     if version not in _READERS:
-        return  # NumPy writes others for structured types only, which no array of examples has
+        return  # other versions are only for structured types, which examples never have
     shape, _, dtype = _READERS[version](file)
     announced, available = math.prod(shape) * dtype.itemsize, size - file.tell()
     if announced > available and not dtype.hasobject:

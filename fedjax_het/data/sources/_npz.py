@@ -24,7 +24,7 @@ _ALIASES = {
     "class_names": ("class_names", "target_names"),
 }
 ROLES = {alias: role for role, aliases in _ALIASES.items() for alias in aliases}
-"""The names of arrays and columns in files, in lower case -> what they hold."""
+"""The names of arrays and columns in files, in lower case -> their role."""
 _KEYS = "images with labels or masks; or for each part train_images, train_labels or x_train, y_train, ..."
 
 
@@ -46,17 +46,17 @@ _FORMS: dict[str, Callable[[_Contents], object]] = {
 
 
 def read_npz_file(path: Path, title: str | None, size: int | None, channels: int | None) -> Dataset:
-    """Read one file, with images and labels or masks, or with several parts of them, <part>_images and so on.
+    """Read a file with images and labels or masks, or with several parts of them, <part>_images and so on.
 
-    The parts train, valid (val, ...) and test are splits, which may stand behind (x_train); others are domains.
-    Optional are `class_names`; `split` [n] (or <part>_split) with the names of splits; and `domains` [n] (or
-    <split>_domains) as names, or as integers into `domain_names`. `ROLES` lists other names of these arrays.
+    The parts train, valid (val, ...) and test are splits, also as suffixes (x_train); others are domains. Optional:
+    `class_names`; `split` [n] (or <part>_split) with split names; and `domains` [n] (or <split>_domains) as names, or
+    as integer indices into `domain_names`. `ROLES` lists other names of these arrays.
     """
     return assemble_by_name(title or path.stem, **_read(path, size, channels)._asdict())
 
 
 def read_npz_directory(path: Path, title: str | None, size: int | None, channels: int | None) -> Dataset:
-    """Read a file per domain, which has the name of its file; the files agree on class names, shapes and types."""
+    """Read a file per domain, named after the file; files must agree on class names, shapes and types."""
     files = list_entries(path, ".npz")
     contents = [_read(file, size, channels) for file in files]
     for file, each in zip(files, contents, strict=True):
@@ -72,7 +72,7 @@ def _in_domain(contents: _Contents, name: str) -> _Contents:
 
 
 def _concatenate(origins: Sequence[object], parts: Sequence[_Contents]) -> _Contents:
-    """Concatenate parts; domains of equal names are one."""
+    """Concatenate parts; domains with equal names are merged."""
     for what, form in _FORMS.items():
         for origin, part in zip(origins, parts, strict=True):
             _check_agreement(what, origins[0], form(parts[0]), origin, form(part))
@@ -99,10 +99,10 @@ def _check_agreement(what: str, first: object, first_value: object, second: obje
 
 
 def assign_roles(origin: object, keys: Iterable[str]) -> dict[str, dict[str, str]]:
-    """Find what the arrays or columns of these names hold, by `ROLES`.
+    """Assign roles to arrays or columns by name, using `ROLES`.
 
     Returns:
-        {part: {role: key}}, where a part is a split or a domain, and "" of keys that name none.
+        {part: {role: key}}, where a part is a split or a domain, or "" for keys without a part.
 
     Raises:
         InputError: Two keys have the same role.
@@ -161,7 +161,7 @@ def _read_contents(origin: object, file: Mapping[str, Any], size: int | None, ch
 def _read_part(
     origin: object, file: Mapping[str, Any], name: str, keys: Mapping[str, str], size: int | None, channels: int | None
 ) -> _Contents:
-    """Read the arrays of one part, whose split or domain is its name."""
+    """Read the arrays of a part, whose name is its split or domain."""
     images = _read_member(file, keys["images"])
     if images.ndim < 2 or 0 in images.shape:
         raise InputError(
@@ -202,7 +202,7 @@ def _convert_masks(origin: object, masks: np.ndarray, size: int | None) -> np.nd
 
 
 def _read_member(file: Mapping[str, Any], key: str) -> np.ndarray:
-    """Read one array; raises ValueError where the file does not hold what its header announces."""
+    """Read an array; raises ValueError if the file does not match its header."""
     name, archive = f"{key}.npy", getattr(file, "zip", None)
     if archive is not None and name in archive.namelist():
         with archive.open(name) as member:

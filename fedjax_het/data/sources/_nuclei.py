@@ -1,4 +1,4 @@
-"""Nuclei in tissue: a folder per site with images and masks, in the forms in which the sites publish them."""
+"""Nuclei in tissue: a folder per site with images and masks, in the published layouts."""
 
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
@@ -48,21 +48,21 @@ class _Pair(NamedTuple):
 
 
 def nuclei(path: str, size: int | None = None, channels: int | None = 3, cache: str | None = None) -> Dataset:
-    """Read nuclei segmentation data, classes background and nucleus: <site>/..., every site in one of these forms.
+    """Read nuclei segmentation data, classes background and nucleus: <site>/..., each site in one of these layouts:
 
-    - images/ and masks/ (or Annotations/), where a mask has the name of its image: an image that is not 0 in nuclei
-      (in JPEG and WebP files, 128 or more), or Aperio XML whose polygons are filled (MoNuSeg: "Tissue Images" and
+    - images/ and masks/ (or Annotations/), with equal file names: masks are images that are nonzero in nuclei (128 or
+      more in JPEG and WebP files), or Aperio XML with polygons, which are filled (MoNuSeg: "Tissue Images" and
       Annotations);
-    - Slide_<nn>/ and GT_<nn>/ with files of equal names (TNBC);
-    - images with their XML beside them, in folders of any depth (MoNuSAC).
+    - Slide_<nn>/ and GT_<nn>/ with equal file names (TNBC);
+    - images next to their XML files, in folders of any depth (MoNuSAC).
 
-    A site may have train, val and test folders around that: its published splits.
+    A site may wrap these in train, val and test folders, its published splits.
 
     Args:
         path: The folder of the sites.
-        size: The side to which images (LANCZOS) and masks (by the nearest pixel) are resized.
-        channels: 1 makes all images grey, 3 makes all color; None: all must have the same number.
-        cache: The folder of decoded images, see `folders`.
+        size: The side length to which images (LANCZOS) and masks (nearest neighbor) are resized.
+        channels: 1 converts images to grayscale, 3 to color. None: all must have the same number of channels.
+        cache: The cache folder for decoded images, see `folders`.
 
     Raises:
         InputError: An image has no mask, a mask has no image, or their sizes differ.
@@ -118,9 +118,9 @@ def _find_pairs(folder: Path) -> list[tuple[Path, Path]]:
 
 
 def _match_by_stem(image_folder: Path, mask_folder: Path) -> list[tuple[Path, Path]]:
-    """Pair the files of equal stems; every file of either folder must have a partner."""
+    """Pair files with equal stems; every file of either folder must have a partner."""
     candidates = [*list_entries(mask_folder, ".xml"), *list_image_files(mask_folder)]
-    masks = {path.stem: path for path in candidates}  # a mask image replaces XML of its stem
+    masks = {path.stem: path for path in candidates}  # a mask image takes precedence over XML
     pairs = []
     for image in list_image_files(image_folder):
         if image.stem not in masks:
@@ -155,7 +155,7 @@ def _read_pair_mask(pair: _Pair, shape: tuple[int, int]) -> np.ndarray:
 def fill_polygons(path: str | Path, shape: tuple[int, int]) -> np.ndarray:
     """uint8 [height, width]: 1 inside every Region of an Aperio annotation (Regions/Region/Vertices/Vertex X, Y).
 
-    Regions of fewer than three points are skipped.
+    Regions with fewer than three points are skipped.
     """
     with report_read_errors(path):
         regions = list(ElementTree.parse(path).iter("Region"))

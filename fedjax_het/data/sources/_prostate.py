@@ -1,4 +1,4 @@
-"""Prostate MRI of six sites (SAML): slices of NIfTI volumes with their neighbors, and their segmentations."""
+"""Prostate MRI from six sites (SAML): slices of NIfTI volumes with their neighbors, and segmentations."""
 
 import itertools
 import re
@@ -38,26 +38,26 @@ def prostate(
     split_seed: Seed = 0,
     cache: str | None = None,
 ) -> Dataset:
-    """Read prostate segmentation data, classes background and prostate; a site is a domain.
+    """Read prostate segmentation data, classes background and prostate; sites are domains.
 
-    The files are <site>/Case<nn>.nii.gz with Case<nn>_Segmentation.nii.gz (or _segmentation) beside it; to read them
-    takes nibabel, pip install "fedjax-het[medical]". A volume is clipped at its 99 % quantile and scaled from its
-    minimum to 0..255, rounded down. Its first and last slice, and those without prostate, are dropped; every other is
-    an example of three channels, the slice between its neighbors, [height, width, 3] uint8. Labels above 1 become 1.
-    A segmentation whose header declares another order of its axes than the volume's is brought to that order.
+    The files are <site>/Case<nn>.nii.gz with Case<nn>_Segmentation.nii.gz (or _segmentation); reading them requires
+    nibabel, pip install "fedjax-het[medical]". A volume is clipped at its 99 % quantile and scaled from its minimum
+    to 0..255, rounded down. The first and last slice, and slices without prostate, are dropped; each other slice is an
+    example with three channels, the slice between its neighbors, [height, width, 3] uint8. Labels above 1 become 1.
+    A segmentation whose header declares another axis order than the volume's is reordered.
     The examples of each site are shuffled and split into 64 % training, 16 % validation and 20 % test.
 
     Args:
         path: The folder of the sites.
-        size: The side to which slices (LANCZOS) and masks (by the nearest pixel) are resized; 384 as published.
-        split_by: "slice", as HarmoFL does, where slices of one patient may be in different splits; "case" keeps all
-            slices of a patient in one split.
+        size: The side length to which slices (LANCZOS) and masks (nearest neighbor) are resized; 384 as published.
+        split_by: "slice", as in HarmoFL, may put slices of a patient in different splits; "case" keeps all slices of a
+            patient in one split.
         split_seed: The seed of the split.
-        cache: The folder of decoded images, see `folders`.
+        cache: The cache folder for decoded images, see `folders`.
 
     Raises:
-        InputError: A volume has no segmentation or the reverse, their shapes or places differ, a volume has fewer than
-            three slices, its values are not finite or all alike, or those of a segmentation are not whole numbers.
+        InputError: A volume has no segmentation or vice versa, their shapes or positions differ, a volume has fewer
+            than three slices or values that are not finite or all equal, or a segmentation is not integer-valued.
 
     References:
         Jiang et al., AAAI 2022. arXiv:2112.10775; Liu et al., MICCAI 2020.
@@ -134,7 +134,7 @@ def _read_case(case: _Case, size: int | None) -> Chunk:
 
 
 def _open_volume(path: str) -> Any:
-    """A NIfTI image of three axes, without its voxels."""
+    """A NIfTI image with three axes, without loading its voxels."""
     import nibabel
 
     with report_read_errors(path):
@@ -154,7 +154,7 @@ def _read_volume(path: str, image: Any) -> np.ndarray:
 
 
 def _reorient(segmentation: Any, volume: Any, case: _Case) -> Any:
-    """The segmentation with its axes in the order and direction of the volume's, where both headers declare them."""
+    """The segmentation with the axis order and directions of the volume, if both headers declare them."""
     from nibabel.orientations import io_orientation, ornt_transform
 
     if not all(image.header["sform_code"] > 0 or image.header["qform_code"] > 0 for image in (segmentation, volume)):

@@ -1,4 +1,4 @@
-"""Handwritten digits that come with scikit-learn."""
+"""Handwritten digits included in scikit-learn."""
 
 from typing import Any
 
@@ -7,24 +7,24 @@ import numpy as np
 from fedjax_het.data.dataset import Dataset, assemble
 
 DOMAINS = ("plain", "inverted", "rotated", "noisy")
-_STROKE = 128  # the lowest grey level of the stroke
-_NOISE = 48.0  # grey levels
+_STROKE = 128  # minimum gray level of the stroke
+_NOISE = 48.0  # gray levels
 
 
 def digits(masks: bool = False, domains: bool = False) -> Dataset:
-    """Load 1,797 handwritten digits, 8 x 8 grey, 10 classes, without a published test split.
+    """Load 1,797 handwritten digits, 8 x 8 grayscale, 10 classes, without a published test split.
 
-    They are scikit-learn's `load_digits`, the test part of the UCI "Optical Recognition of Handwritten Digits"; values
-    0..16 are stored as round(255 / 16 * value). With either option they show that code runs; a score on them says
-    nothing about medical images or photographs.
+    These are scikit-learn's `load_digits`, the test part of the UCI "Optical Recognition of Handwritten Digits"; values
+    0..16 are stored as round(255 / 16 * value). Both options are for testing code; scores do not transfer to medical
+    images or photographs.
 
     Args:
-        masks: The labels are masks of the stroke, the pixels from grey level 128 on: a segmentation task that a
-            threshold solves.
-        domains: Synthetic domains: of four digits in turn one stays as it is ("plain"), one is "inverted", one
-            "rotated" by a quarter turn with its mask, and one "noisy", with Gaussian noise of 48 grey levels.
+        masks: Whether labels are masks of the stroke, the pixels with gray level 128 or more, a segmentation task that
+            a threshold solves.
+        domains: Whether to create synthetic domains: every four digits, one is unchanged ("plain"), one "inverted", one
+            "rotated" by a quarter turn with its mask, and one "noisy", with Gaussian noise of 48 gray levels.
     """
-    from sklearn.datasets import load_digits  # seconds to import, and only here
+    from sklearn.datasets import load_digits  # takes seconds to import
 
     bunch: Any = load_digits()
     images = np.rint(bunch.images * (255 / 16)).astype(np.uint8)

@@ -1,4 +1,4 @@
-"""Tables: .csv files, also of image files, and the tables and data sets of Python libraries."""
+"""Tables: .csv files, optionally of image files, and tables and data sets of Python libraries."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -43,26 +43,26 @@ def table(
     title: str | None = None,
     cache: str | None = None,
 ) -> Dataset:
-    """Read a .csv file with a header: a row per example, whose inputs are numbers and categories, or an image file.
+    """Read a .csv file with a header and one row per example, with numeric and categorical inputs or an image file.
 
-    If most texts of a column are the names of image files in the folder of the table (paths relative to it, or names
-    with or without their ending, at any depth), these are the inputs, and other columns are not read. Else the inputs
-    are encoded as `convert` does.
+    If most strings of a column are names of image files in the folder of the table (relative paths, or names with or
+    without extension, at any depth), these are the inputs, and other columns are ignored. Otherwise inputs are encoded
+    as in `convert`.
 
     Args:
-        path: The file, or a folder of such files: one; several whose names are splits, or end in them (train.csv,
-            mnist_test.csv); or one per domain, which has the name of its file.
-        label: The column of labels; by default one called label, target, class or y.
-        domain: The column of domains, such as clients; by default one called domain, client, site or user.
-        split: The column of splits; by default one called split or subset. Without it there is no published split.
-        features: The columns of the inputs, as names or separated by commas; by default all others with a name.
-        size: The side to which images are resized, see `folders`.
-        channels: 1 makes all images grey, 3 makes all color, see `folders`.
-        title: The name of the data set; by default that of the file or folder.
-        cache: The folder of decoded images, see `folders`.
+        path: The file, or a folder with a single file; with several files named after splits (train.csv,
+            mnist_test.csv); or with one file per domain, named after the domain.
+        label: The column of labels (default: a column named label, target, class or y).
+        domain: The column of domains, such as clients (default: a column named domain, client, site or user).
+        split: The column of splits (default: a column named split or subset; without one there is no published split).
+        features: The columns of the inputs, as names or comma-separated (default: all other named columns).
+        size: The side length to which images are resized, see `folders`.
+        channels: 1 converts images to grayscale, 3 to color, see `folders`.
+        title: The name of the data set (default: the name of the file or folder).
+        cache: The cache folder for decoded images, see `folders`.
 
     Raises:
-        InputError: A column is missing or may have several meanings, a row lacks its label, or as of `convert`.
+        InputError: A column is missing or ambiguous, a row has no label, or as in `convert`.
     """
     place = require_path(path)
     name, columns = title or place.resolve().stem, _read_files(place)
@@ -91,7 +91,7 @@ def table(
 
 
 def _read_files(place: Path) -> dict[str, list[str]]:
-    """The columns of a file; or of the files of a folder, with a column for the split or domain of each."""
+    """The columns of a file; or of the files of a folder, with an additional column for split or domain."""
     files = list_entries(place, ".csv") if place.is_dir() else [place]
     if not files:
         raise InputError(f"{place} holds no .csv file. Give the path of a table.")
@@ -126,7 +126,7 @@ def _read_files(place: Path) -> dict[str, list[str]]:
 
 
 def _index_images(folder: Path) -> dict[str, set[str]]:
-    """The image files below a folder, by path relative to it and by name, each with and without its ending."""
+    """The image files below a folder, by relative path and by name, each with and without extension."""
     files: dict[str, set[str]] = {}
     folders = [folder]
     while folders:
@@ -156,32 +156,32 @@ def convert(
     features: Sequence[str] | None = None,
     name: str = "data",
 ) -> Dataset:
-    """Convert a table or data set of another library: a pandas DataFrame, or whatever is used like one of these.
+    """Convert a table or data set of another library, or an object with the same interface:
 
-    - A table of columns: a DataFrame, a `datasets.Dataset` of Hugging Face, an Arrow table, or a dict of lists. Inputs
-      are one column of images or arrays, or the other columns as features.
+    - A table of columns: a pandas DataFrame, a Hugging Face `datasets.Dataset`, an Arrow table, or a dict of lists.
+      Inputs are one column of images or arrays, or the other columns as features.
     - A PyTorch `Dataset`: it has a length, and examples[i] is (input, label) or a dict. Its transforms are applied
       once.
-    - A dict of these whose keys are splits, as a `DatasetDict`: {"train": ..., "test": ...}.
+    - A dict of these by split, such as a `DatasetDict`: {"train": ..., "test": ...}.
 
-    Features become float32 [n, feature]: numbers as they are, and an indicator for every category of a column of texts
-    (one-hot). Missing numbers become the mean, missing and unknown categories have no indicator; means and categories
-    are those of the training rows. Images with the channel axis first are transposed. Notes tell what was understood.
+    Features become float32 [n, feature]: numbers unchanged, string columns one-hot. Missing numbers become the mean;
+    missing and unknown categories have no indicator. Means and categories are those of the training rows. Images with
+    the channel axis first are transposed. Notes report the interpretation.
 
     Args:
         examples: The examples; all are read into memory.
-        label: The column of labels; by default one called label, target, class or y.
-        domain: The column of domains, such as clients; by default one called domain, client, site or user.
-        split: The column of splits; by default one called split or subset. Without it there is no published split.
-        features: The columns of the inputs; by default all others.
+        label: The column of labels (default: a column named label, target, class or y).
+        domain: The column of domains, such as clients (default: a column named domain, client, site or user).
+        split: The column of splits (default: a column named split or subset; without one there is no published split).
+        features: The columns of the inputs (default: all others).
         name: The name of the data set.
 
     Returns:
-        The data set. Classes have the names that the library knows; else those of their labels, in natural order.
+        The data set. Class names come from the library if available, otherwise from the labels, in natural order.
 
     Raises:
-        InputError: A column is missing or may have several meanings, a label is missing, a column of texts has about as
-            many categories as rows, or `assemble` refuses the arrays.
+        InputError: A column is missing or ambiguous, a label is missing, a string column has about as many categories
+            as rows, or `assemble` rejects the arrays.
     """
     parts = {"": examples}
     if isinstance(examples, Mapping) and any(str(key).lower() in SPLITS for key in examples):
@@ -223,7 +223,7 @@ def _column(name: str, columns: Columns, key: str) -> Sequence[Any]:
 
 
 def _find_class_names(examples: Any, label: str) -> Sequence[str] | None:
-    """The names that `datasets` and torchvision keep."""
+    """The class names stored by `datasets` and torchvision."""
     features = getattr(examples, "features", None)
     feature = features.get(label) if isinstance(features, Mapping) else None
     return getattr(feature, "names", None) or getattr(examples, "classes", None)
@@ -232,7 +232,7 @@ def _find_class_names(examples: Any, label: str) -> Sequence[str] | None:
 def _assign_columns(
     name: str, columns: Columns, given: Mapping[str, str | None], features: Sequence[str] | None
 ) -> tuple[_Roles, list[str]]:
-    """Find the columns of "labels", "domains" and "split" that are not given, with a note on them."""
+    """Find the columns of "labels", "domains" and "split" that are not given, with a note."""
     for key in [*filter(None, given.values()), *(features or [])]:
         if key not in columns:
             raise InputError(f"{name} has no column '{key}'. {nearest(key, columns)}")

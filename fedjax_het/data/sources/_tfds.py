@@ -27,21 +27,21 @@ def tfds(
     channels: int | None = None,
     cache: str | None = None,
 ) -> Dataset:
-    """Read a data set of TensorFlow Datasets that is prepared as ArrayRecord.
+    """Read a TensorFlow Datasets data set that was prepared as ArrayRecord.
 
-    Its preparation takes TensorFlow once, its reading does not. The features are those that it names for supervised
-    learning: one image, one class. Its train, validation and test splits are the published splits; others are skipped.
+    Preparation requires TensorFlow once, reading does not. The features are the declared supervised keys: one image,
+    one class. The train, validation and test splits are the published splits; other splits are skipped.
 
     Args:
         builder: The name of the data set: "cifar10", "cifar100", "fashion_mnist", "svhn_cropped:3.1.0".
-        data_dir: The folder of prepared data sets; None: TFDS_DATA_DIR, else ~/tensorflow_datasets.
-        size: The side to which images are resized, see `folders`.
-        channels: 1 makes all images grey, 3 makes all color, see `folders`.
-        cache: The folder of decoded images, see `folders`.
+        data_dir: The folder of prepared data sets (default None, TFDS_DATA_DIR or ~/tensorflow_datasets).
+        size: The side length to which images are resized, see `folders`.
+        channels: 1 converts images to grayscale, 3 to color, see `folders`.
+        cache: The cache folder for decoded images, see `folders`.
 
     Raises:
-        InputError: The name is unknown, the data are not prepared or in another format, or they are not images with a
-            class each.
+        InputError: The name is unknown, the data are not prepared or have another format, or they are not images with
+            one class each.
     """
     prepared = _open_prepared(builder, data_dir)
     image, label = _find_features(builder, prepared)
@@ -72,7 +72,7 @@ def tfds(
 
 
 def _open_prepared(builder: str, data_dir: str | None) -> Any:
-    import tensorflow_datasets as library  # seconds to import, and only here
+    import tensorflow_datasets as library  # takes seconds to import
 
     folder = None if data_dir is None else str(Path(data_dir).expanduser())
     try:
@@ -119,12 +119,12 @@ def _find_features(builder: str, prepared: Any) -> tuple[str, str]:
 
 
 def _open_split(prepared: Any, split: str, image: str) -> Any:
-    """Open a split whose images stay encoded: they are decoded here as all other files are."""
+    """Open a split without decoding its images, which are decoded here like all other files."""
     import tensorflow_datasets as library
 
     with report_read_errors(prepared.data_path):
         source = prepared.as_data_source(split=split, decoders={image: library.decode.SkipDecoding()})
-        len(source)  # which opens the files
+        len(source)  # opens the files
     return source
 
 
