@@ -1,4 +1,4 @@
-"""Measures of a finished model on the clients of a federation, outside rounds."""
+"""Client measures of a trained model, outside rounds."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -23,19 +23,19 @@ def fold_clients(
     add: Callable[[Total, PyTree], Total],
     start: Total,
 ) -> Total:
-    """Measure a model, the same for all, at one client after the other, so that memory does not grow with their number.
+    """Evaluate a measure of a shared model on each client in turn, with memory independent of the number of clients.
 
     Args:
         problem: The learning problem.
         variables: All variables of the model, which clients see as received, before and after training.
-        round: The number of rounds that it was trained, [] int32.
-        data: The data of all clients; measures see no test examples.
-        measure: What each client reports. It can read no memory, no published quantity and no answers.
-        add: (total, what one client reports) -> the new total.
-        start: The first total.
+        round: The number of rounds of training, [] int32.
+        data: The data of all clients; measures cannot access test examples.
+        measure: The measure that clients report. It cannot read memory, published quantities or answers.
+        add: (total, report of a client) -> the new total.
+        start: The initial total.
 
     Returns:
-        The last total.
+        The final total.
     """
     num_clients = data.train.count.shape[0]
 

@@ -12,22 +12,22 @@ _BY_CLIENT = ("clients", "personal", "personal_test", "personal_valid", "newcome
 
 
 def summarize_clients(metrics: Metrics) -> dict[str, np.ndarray]:
-    """Summarize metrics over the clients that have examples.
+    """Summarize metrics over the clients with examples.
 
     Args:
-        metrics: Metrics whose last axis is the clients.
+        metrics: Metrics whose last axis is clients.
 
     Returns:
-        {name: array of the other axes (seeds)}, NaN where no client has examples. accuracy_mean: mean over clients;
+        {name: array of the other axes (seeds)}, NaN if no client has examples. accuracy_mean: mean over clients;
         accuracy_weighted: mean over examples; accuracy_std: population standard deviation over clients;
-        accuracy_worst10: mean over the worst tenth of the clients (at least one); accuracy_min, accuracy_max;
-        accuracy_gini: half the mean difference of two clients divided by the mean, 0 if all are equal; the same of each
-        overlap of masks and of each requested metric, over the clients for which it is defined; loss_mean; of
-        tokens, perplexity_mean.
+        accuracy_worst10: mean over the worst tenth of clients (at least one); accuracy_min, accuracy_max;
+        accuracy_gini: half the mean difference of two clients divided by the mean, 0 if all are equal; the same for
+        each mask overlap and each requested metric, over the clients for which it is defined; loss_mean; for tokens,
+        perplexity_mean.
     """
     count, numbers = np.asarray(metrics.num_examples, np.float64), {}
     for name, values in _scores(metrics).items():
-        of_defined = np.where(np.isnan(values), 0, count)  # a score that is not defined has no part; a loss of NaN has
+        of_defined = np.where(np.isnan(values), 0, count)  # undefined scores are ignored, NaN losses are not
         statistics = _statistics_over_clients(values, of_defined, is_larger_better(name))
         numbers |= {f"{name}_{key}": value for key, value in statistics.items()}
     losses = {"loss": np.asarray(metrics.loss, np.float64)} | _perplexity(metrics)
@@ -35,9 +35,9 @@ def summarize_clients(metrics: Metrics) -> dict[str, np.ndarray]:
 
 
 def summarize_domains(domains: Sequence[Metrics]) -> dict[str, np.ndarray]:
-    """Summarize metrics over domains: mean, population standard deviation and worst of each score, and the mean loss.
+    """Summarize metrics over domains: mean, population standard deviation and worst of each score, and mean loss.
 
-    Domains for which a score is not defined are left out.
+    Domains for which a score is undefined are skipped.
 
     Returns:
         {"accuracy_mean", "accuracy_std", "accuracy_worst", ..., "loss_mean": array of the axes of the metrics (seeds)}.
@@ -53,7 +53,7 @@ def summarize_domains(domains: Sequence[Metrics]) -> dict[str, np.ndarray]:
 
 
 def is_larger_better(figure: str) -> bool:
-    """Whether larger values of a score or of a figure of it are better: "accuracy", but not "valid/accuracy_std"."""
+    """Whether larger values of a score or its statistic are better: "accuracy", but not "valid/accuracy_std"."""
     score, _, statistic = figure.rpartition("/")[2].rpartition("_")
     if statistic not in _STATISTICS:
         score, statistic = figure.rpartition("/")[2], ""
@@ -62,13 +62,13 @@ def is_larger_better(figure: str) -> bool:
 
 
 def _scores(metrics: Metrics) -> dict[str, np.ndarray]:
-    """All metrics but the loss."""
+    """All metrics except the loss."""
     scores = {"accuracy": metrics.accuracy} | (metrics.overlap or {}) | (metrics.requested or {})
     return {name: np.asarray(values, np.float64) for name, values in scores.items()}
 
 
 def _perplexity(metrics: Metrics) -> dict[str, np.ndarray]:
-    """{"perplexity": exp(loss)} of tokens, {} of other inputs."""
+    """{"perplexity": exp(loss)} for tokens, {} for other inputs."""
     if metrics.token_loss is None:
         return {}
     with np.errstate(over="ignore"):
@@ -81,7 +81,7 @@ def _statistics_over_clients(
     has_examples = count > 0
     values = np.where(has_examples, values, np.nan)
     num = has_examples.sum(axis=-1)
-    ranked = np.sort(values, axis=-1)  # NaN, the clients without examples, last
+    ranked = np.sort(values, axis=-1)  # clients without examples (NaN) are last
     from_worst = ranked if is_larger_better else -np.sort(-values, axis=-1)
     num_worst = np.ceil(num / 10)[..., None]
     positions = 2 * np.arange(1, ranked.shape[-1] + 1) - num[..., None] - 1
@@ -103,7 +103,7 @@ def _statistics_over_clients(
 def flatten_evaluation(evaluation: Evaluation) -> dict[str, np.ndarray]:
     """Flatten an evaluation into named numbers: "test/accuracy", "clients/accuracy_mean", "unseen/sketch/loss", ...
 
-    Statistics over several unseen domains are "domains/accuracy_mean", "domains/accuracy_worst", ...
+    Statistics over multiple unseen domains are "domains/accuracy_mean", "domains/accuracy_worst", ...
     """
     singles = {"test": evaluation.test} | {f"unseen/{name}": part for name, part in evaluation.unseen.items()}
     groups = {name: getattr(evaluation, name) for name in _BY_CLIENT}

@@ -22,19 +22,19 @@ from fedjax_het.labels import are_tokens
 from fedjax_het.types import Array, ClientData, ClientState, HostArray, Key, Rows, State
 
 BATCH = 256
-_MIN_PADDING_SAVED = 4096  # padding slots: computing fewer is faster than compiling another program
+_MIN_PADDING_SAVED = 4096  # padding slots; saving fewer is not worth the compilation of another program
 
 
 class Metrics(NamedTuple):
-    """Means over examples (positions of sequences), 0 without any; C-index and requested metrics: NaN if undefined."""
+    """Means over examples (positions of sequences), 0 if empty; C-index and requested metrics: NaN if undefined."""
 
     loss: HostArray
     accuracy: HostArray
     num_examples: HostArray
-    overlap: dict[str, HostArray] | None = None  # of masks: "dice", "iou", "dice_foreground", "iou_foreground"
-    requested: dict[str, HostArray] | None = None  # by the names of `metrics.METRICS`
-    token_loss: HostArray | None = None  # of tokens: the loss, whose exponential is the perplexity
-    num_defined: HostArray | None = None  # of times: the examples over which the accuracy, the C-index, is defined
+    overlap: dict[str, HostArray] | None = None  # for masks: "dice", "iou", "dice_foreground", "iou_foreground"
+    requested: dict[str, HostArray] | None = None  # by name, see `metrics.METRICS`
+    token_loss: HostArray | None = None  # for tokens: the loss, whose exponential is the perplexity
+    num_defined: HostArray | None = None  # for survival times: the number of examples with defined C-index
 
 
 class Evaluation(NamedTuple):
@@ -46,16 +46,16 @@ class Evaluation(NamedTuple):
 
     test: Metrics | None  # the server's model on the common test set
     clients: Metrics  # the server's model on each client's test examples
-    personal: Metrics | None  # each client's own model on its test examples; None where nothing is personal
+    personal: Metrics | None  # personal models on their client's test examples; None if nothing is personal
     newcomers: Metrics | None  # the server's model on clients that never trained
     unseen: dict[str, Metrics]  # the server's model on domains that no client has
-    valid: Metrics | None = None  # the server's model on each client's validation examples, where there are any
-    personal_test: Metrics | None = None  # each client's own model on the common test set, where requested
-    personal_valid: Metrics | None = None  # each client's own model on its validation examples, where there are any
+    valid: Metrics | None = None  # the server's model on each client's validation examples, if any
+    personal_test: Metrics | None = None  # personal models on the common test set, if requested
+    personal_valid: Metrics | None = None  # personal models on their client's validation examples, if any
 
 
 class Predictions(NamedTuple):
-    """What is predicted for each example that is scored, see `scoring.add_batches` and `scoring.score_own_models`."""
+    """The predictions for all scored examples, see `scoring.add_batches` and `scoring.score_own_models`."""
 
     held: tuple[HostArray, ...]  # for each entry of the held-out batches, [steps, batches, size, ...]
     own: dict[str, HostArray]  # {field of Evaluation: [clients, capacity, ...]}
@@ -66,14 +66,14 @@ Groups = list[tuple[str, int]]
 
 
 def held_out_batches(federation: Federation, batch_size: int) -> tuple[HeldOut, Groups]:
-    """Arrange the held-out examples, each once, in batches that belong to one client and one split.
+    """Arrange all held-out examples, each once, in batches of a single client and split.
 
     Args:
         federation: The federation.
-        batch_size: The most examples per batch.
+        batch_size: The maximum number of examples per batch.
 
     Returns:
-        (The batches, the groups of segments that they belong to.)
+        (The batches, the groups of their segments.)
     """
     groups = [("clients", federation.data.test)]
     if federation.newcomers is not None:
@@ -90,7 +90,7 @@ def held_out_batches(federation: Federation, batch_size: int) -> tuple[HeldOut, 
 
 
 def _make_batches(positions: np.ndarray, counts: np.ndarray, batch_size: int) -> HeldOut:
-    """Make batches from the positions of all examples, segment after segment, and the size of each segment."""
+    """Build batches from the positions of all examples, ordered by segment, and the segment sizes."""
     padding_segment, sizes = len(counts), Rows(positions, counts).even_batch_size(batch_size)
     num_batches = -(-counts // batch_size)
     segment = np.repeat(np.arange(padding_segment), num_batches)
@@ -110,10 +110,10 @@ def _make_batches(positions: np.ndarray, counts: np.ndarray, batch_size: int) ->
 
 
 def _padded_sizes(counts: np.ndarray) -> list[int]:
-    """The sizes to which batches with these numbers of examples are padded: one or two, each compiled by itself.
+    """The one or two sizes to which batches with these numbers of examples are padded; each is compiled separately.
 
-    Two where that saves a quarter of all slots, and enough of them to be worth the compilation: many small clients
-    beside a large test set.
+    Two sizes are used if they save a quarter of all slots, and enough slots to justify the compilation, as for many
+    small clients and a large test set.
     """
     candidates, num = np.unique(counts, return_counts=True)
     if not len(candidates):
@@ -143,7 +143,7 @@ def personal_rows(federation: Federation, personal_on_test: bool) -> dict[str, R
         personal_on_test: Whether they are also scored on the common test set.
 
     Returns:
-        {field of Evaluation: table with one row per client, or with a single row for all}.
+        {field of Evaluation: table with one row per client, or a single row for all clients}.
     """
     tables = {"personal": federation.data.test}
     if personal_on_test:
@@ -171,16 +171,16 @@ def make_evaluation(
     """Build the function that evaluates a state.
 
     Personal leaves of the server's model are their mean over the clients that have trained (over all clients before the
-    first round), which is what a newcomer would be given.
+    first round), as for a newcomer.
 
     Args:
         problem: The learning problem.
         groups: The groups of segments.
         layout: The layout of the client axis.
-        batch_size: The most examples per batch of a personal model.
-        at_a_time: The number of personal models that are scored at the same time, a `Layout.round_up`; None is all.
-        personalize: The rule for the clients' own models, see `Algorithm`.
-        with_predictions: Whether `add_metrics` will need the predictions.
+        batch_size: The maximum number of examples per batch of a personal model.
+        at_a_time: The number of personal models scored at the same time, a `Layout.round_up`; None: all.
+        personalize: The rule for personal models, see `Algorithm`.
+        with_predictions: Whether to return predictions, for `add_metrics`.
 
     Returns:
         (state, data of all clients, held-out examples, `personal_rows`, key of the run) -> (Evaluation, Predictions, or
@@ -222,18 +222,18 @@ def make_evaluation(
 
 
 def has_own_models(clients: ClientState, personalize: Personalization | None) -> bool:
-    """Whether clients have models of their own: some leaves are personal, or a rule makes them."""
+    """Whether clients have personal models: some leaves are personal, or a rule builds them."""
     return personalize is not None or bool(jax.tree.leaves(clients.personal))
 
 
 def collect_scores(groups: Groups, totals: HostArray, own: Mapping[str, HostArray], is_text: bool) -> Evaluation:
-    """Turn sums of scores into an Evaluation, in JAX or in NumPy; leading axes (seeds) stay.
+    """Convert sums of scores to an Evaluation, in JAX or NumPy; leading axes (seeds) are preserved.
 
     Args:
         groups: The groups of segments.
         totals: Sums over each segment, [..., segments, scores].
         own: {field of Evaluation: sums of the personal models, [..., clients, scores]}.
-        is_text: Whether inputs are tokens, so that the perplexity is reported.
+        is_text: Whether inputs are tokens, for which the perplexity is reported.
     """
     bounds = np.cumsum([0] + [size for _, size in groups])
     parts = {

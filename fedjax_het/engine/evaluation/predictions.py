@@ -1,4 +1,4 @@
-"""Predictions of single examples: confusion matrices, and the metrics of all examples of a client."""
+"""Predictions for single examples: confusion matrices, and prediction metrics per client."""
 
 from collections.abc import Sequence
 
@@ -21,18 +21,18 @@ from fedjax_het.labels import PADDING, are_times
 
 
 def confusion_matrix(labels: np.ndarray, predicted: np.ndarray, num_classes: int) -> Int[np.ndarray, "class class"]:
-    """Count the examples (pixels of masks, positions of sequences) by true and by predicted class.
+    """Count examples (pixels of masks, positions of sequences) by true and predicted class.
 
     Args:
-        labels: True classes [examples, ...]; the padding of sequences is left out.
-        predicted: Predicted classes, of the same shape.
+        labels: True classes [examples, ...]; padding of sequences is ignored.
+        predicted: Predicted classes, with the same shape.
         num_classes: The number of classes.
 
     Returns:
-        Counts, int64; rows are true classes, columns predicted ones.
+        Counts, int64; rows are true classes, columns predicted classes.
 
     Raises:
-        InputError: The labels are times of survival.
+        InputError: The labels are survival times.
     """
     labels, predicted = np.asarray(labels), np.asarray(predicted)
     if are_times(labels):
@@ -49,14 +49,14 @@ def add_metrics(
     federation: Federation,
     personal_on_test: bool,
 ) -> Evaluation:
-    """Add the requested metrics to an evaluation of all runs, on the host, and NaN where a C-index is not defined.
+    """Add the requested metrics to an evaluation of all runs, on the host; set undefined C-indices to NaN.
 
     Args:
         evaluation: The evaluation, NumPy arrays [runs, ...].
         predictions: NumPy arrays [runs, ...], in batches of `BATCH`; None without requested metrics.
         names: The names of the metrics.
         federation: The federation.
-        personal_on_test: That of `personal_rows`.
+        personal_on_test: As in `personal_rows`.
     """
     evaluation = jax.tree.map(_mark_undefined, evaluation, is_leaf=lambda part: isinstance(part, Metrics))
     if predictions is None:

@@ -1,7 +1,7 @@
-"""Scores of models on held-out examples, in pieces: some batches, or some clients, at a time.
+"""Scores of models on held-out examples, computed in pieces of several batches or clients.
 
-Scores are summed in the same order however the pieces are divided, so that an evaluation has the same bits whether
-examples and client states are on the device or streamed.
+The order of summation does not depend on the pieces, so evaluations are bitwise equal whether examples and client
+states are on the device or streamed.
 """
 
 from collections.abc import Mapping
@@ -42,7 +42,7 @@ from fedjax_het.types import (
     Variables,
 )
 
-_PERSONALIZING = 2  # a round's key is split into 0 and 1 for its cohort and its clients
+_PERSONALIZING = 2  # 0 and 1 of a round's key are for its cohort and its clients
 
 
 class Batches(NamedTuple):
@@ -57,13 +57,13 @@ class Batches(NamedTuple):
 
 
 HeldOut = tuple[Batches, ...]
-"""All held-out examples once; one entry per size to which batches are padded."""
+"""All held-out examples; one entry per padded batch size."""
 
 
 def score_names(labels: HostArray) -> tuple[str, ...]:
-    """The names of what is summed over examples: their number, and the scores whose means are reported.
+    """The names of the sums over examples: their number, and the scores whose means are reported.
 
-    Of sequences, every position that is no padding counts as an example. Of times of survival, "num_defined" are the
+    For sequences, every position except padding counts as an example. For survival times, "num_defined" counts the
     examples in batches with a comparable pair.
     """
     others = ("num_defined",) if are_times(labels) else OVERLAP_METRICS if labels.ndim > 2 else ()
@@ -79,7 +79,7 @@ def add_batches(
     held: HeldOut,
     with_predictions: bool = False,
 ) -> tuple[Array, tuple[Array, ...]]:
-    """Add the scores of some batches to sums over segments.
+    """Add the scores of several batches to sums over segments.
 
     Args:
         problem: The learning problem.
@@ -88,7 +88,7 @@ def add_batches(
         examples: The examples.
         totals: The sums so far, [segments, scores], see `score_names`.
         held: The batches.
-        with_predictions: Whether to return what is predicted for each example, too.
+        with_predictions: Whether to return predictions too.
 
     Returns:
         The new sums, and for each entry of `held` the predictions [steps, batches, size, ...], see `_score_batch`; ()
@@ -126,24 +126,24 @@ def score_own_models(
     key: Key,
     with_predictions: bool = False,
 ) -> dict[str, tuple[Array, Array | None]]:
-    """Sum the scores of the own models of a block of clients, each on its own rows.
+    """Sum the scores of the personal models of a block of clients, each on its own rows.
 
     Args:
         problem: The learning problem.
         personalize: See `client_step.personal_variables`. Without it, neither memory nor `data.train` is read.
         layout: The layout of the client axis.
-        batch_size: The most examples per batch.
+        batch_size: The maximum number of examples per batch.
         server: The server's state between rounds.
         clients: The states of the block, leaves [slots, ...]; their number is a `Layout.round_up`.
         data: All examples, and the training and validation rows of the block.
-        tables: The rows of the block that are scored, by the name of the table.
-        block: The ids, and which of them are no padding.
-        key: The key of the run; that of a client is a function of the round and its id.
-        with_predictions: Whether to return what is predicted for each example, too.
+        tables: The rows of the block to score, by table name.
+        block: The ids, and which of them are not padding.
+        key: The key of the run; client keys are functions of the round and the client id.
+        with_predictions: Whether to return predictions too.
 
     Returns:
-        By the name of the table, sums [slots, scores] and the predictions for its rows [slots, capacity, ...], see
-        `_score_batch`, or None.
+        By table name, sums [slots, scores] and predictions for the rows [slots, capacity, ...], see `_score_batch`, or
+        None.
     """
     if personalize is None:
         clients = clients._replace(memory={})
@@ -185,13 +185,13 @@ def score_own_models(
 
 
 def rows_of_block(rows: Rows, block: Cohort) -> Rows:
-    """The rows of a block of clients, from a table with a row for each client or with a single one for all."""
+    """The rows of a block of clients, from a table with one row per client or a single row for all."""
     of = block.ids % rows.count.shape[0]
     return Rows(rows.index[of], jnp.where(block.is_here, rows.count[of], 0))
 
 
 def trained_client_weights(rounds: Array) -> Array:
-    """[clients] the weights of a mean over the clients that have trained, or over all if none has."""
+    """[clients]: weights of the mean over clients that have trained, or over all clients if none has."""
     has_trained = (rounds > 0) | ~jnp.any(rounds > 0)
     return has_trained / jnp.sum(has_trained)
 
@@ -204,13 +204,13 @@ def add_weighted(total: Variables, personal: Variables, shares: Array) -> Variab
 def mean_personal_variables(
     clients: ClientState, num_clients: int, layout: Layout = vmapped, at_a_time: int | None = None
 ) -> Variables:
-    """The mean of the personal leaves over the clients that have trained, or over all if none has.
+    """The mean of personal leaves over clients that have trained, or over all clients if none has.
 
     Args:
-        clients: Leaves [num_clients or more, ...]; rows behind num_clients are ignored.
+        clients: Leaves [num_clients or more, ...]; rows beyond num_clients are ignored.
         num_clients: The number of clients.
         layout: The layout of the client axis. Every device sums all clients, in the order of a streaming evaluation.
-        at_a_time: The number of clients that are summed at a time; None is all.
+        at_a_time: The number of clients summed at a time; None: all.
     """
     at_a_time, weights = at_a_time or num_clients, trained_client_weights(jnp.asarray(clients.rounds)[:num_clients])
     personal = jax.tree.map(jnp.asarray, clients.personal)
@@ -225,7 +225,7 @@ def mean_personal_variables(
 
 
 def client_block(number: Array | int, size: int, num_clients: int) -> tuple[Array, Array]:
-    """(Ids, whether they are clients and not padding) of the block with this number."""
+    """(Ids, whether they are clients rather than padding) of the block with this number."""
     ids = number * size + jnp.arange(size)
     return jnp.minimum(ids, num_clients - 1), ids < num_clients
 
@@ -241,11 +241,11 @@ def _score_batch(
 ) -> tuple[Array, Array | None]:
     """Sum the scores of the examples of a batch, [scores]; loss and accuracy of a mask are means over its pixels.
 
-    The second result is None or what is predicted for each example, padding included: float32 logits [batch, classes],
-    or, of masks, the class of each pixel, [batch, *pixels], in the smallest integer type that holds all classes.
+    The second result is None or the predictions for all examples, including padding: float32 logits [batch, classes],
+    or, for masks, the class of each pixel, [batch, *pixels], in the smallest integer type for all classes.
 
-    Of times of survival, accuracy is the C-index of the batch, and the loss has the sets at risk within the batch: both
-    are those of all the examples of a client or a held-out set where it has no more than a batch.
+    For survival times, accuracy is the C-index of the batch, and the loss uses risk sets within the batch: both are
+    exact for a client or held-out set if all of its examples fit in a batch.
     """
     inputs = problem.prepare(examples.inputs[index])
     mask = is_example.astype(jnp.promote_types(inputs.dtype, jnp.float32))

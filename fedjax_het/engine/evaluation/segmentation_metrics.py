@@ -13,9 +13,9 @@ def overlap_metrics(predicted: Array, truth: Array, num_classes: int) -> dict[st
 
         dice_c = 2 |P_c n T_c| / (|P_c| + |T_c|),   iou_c = |P_c n T_c| / |P_c u T_c|,   P_c, T_c: the pixels of class c
 
-    "dice" and "iou" are means over all classes, "dice_foreground" and "iou_foreground" over all but class 0, the
-    background. A class that is neither in the image nor predicted counts 0, as in HarmoFL's code, from which published
-    figures come: images without foreground cannot reach 1.
+    "dice" and "iou" are means over all classes, "dice_foreground" and "iou_foreground" over all except class 0, the
+    background. A class that is neither in the image nor predicted counts as 0, as in HarmoFL's code, which produced the
+    published results: images without foreground cannot reach 1.
 
     Args:
         predicted: Predicted classes, [batch, ...] integers in 0 .. num_classes - 1.

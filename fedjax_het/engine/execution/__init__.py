@@ -1,1 +1,1 @@
-"""The execution of compiled rounds, with everything on the device or streamed from the host."""
+"""Execution of compiled rounds, with everything on the device or streamed from the host."""

@@ -1,4 +1,4 @@
-"""Cost of a run in steps, messages and memory, known before its first round."""
+"""Cost of a run in steps, communication and memory, known before its first round."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -22,20 +22,20 @@ class RunCost(NamedTuple):
     """The cost of a run."""
 
     num_clients: int
-    cohort_size: int  # places in a round
-    mean_cohort_size: float  # clients that take part in a round on average
+    cohort_size: int  # slots per round
+    mean_cohort_size: float  # mean number of participating clients per round
     num_parameters: int
-    steps_per_client: tuple[int, int]  # (fewest, most) per round, of any run
+    steps_per_client: tuple[int, int]  # (minimum, maximum) per round over all runs
     bytes_down: int  # per client and round
     bytes_up: int
-    bits_up: float  # the same as bytes_up before it is rounded up to bytes; see `uplink.count_bits`
+    bits_up: float  # bytes_up before rounding up to bytes; see `uplink.count_bits`
     compile_seconds: float  # rounds and evaluation
-    held_bytes: Mapping[str, int]  # what must be on each device: {name: bytes}
-    peak_bytes: int  # the peak on each device: held_bytes and temporary arrays of the programs
+    held_bytes: Mapping[str, int]  # required on each device: {name: bytes}
+    peak_bytes: int  # peak per device: held_bytes and temporary arrays of the programs
 
 
 def run_cost(traced: TracedRound, held_bytes: Mapping[str, int], peak_bytes: int, compile_seconds: float) -> RunCost:
-    """Collect the cost of a traced round with what is known from its compilation."""
+    """Collect the cost of a traced round, given the results of its compilation."""
     spec, state, messages = traced.spec, traced.shapes.state, traced.shapes.messages
     counts = np.asarray(spec.federation.data.train.count)
     steps = np.stack([algorithm.local_update.num_steps(counts) for algorithm in spec.sweep.algorithms])
@@ -58,9 +58,9 @@ def run_cost(traced: TracedRound, held_bytes: Mapping[str, int], peak_bytes: int
 
 
 def bytes_per_client(messages: RoundMessages) -> tuple[int, int]:
-    """(Download, upload): the bytes that one client receives and sends per round, from the shapes of the messages.
+    """(Download, upload): bytes per client and round, from the shapes of the messages.
 
-    Uploads are counted as arrays; `bits_per_upload` counts what the stages of an uplink make of them.
+    Uploads are counted as arrays; `bits_per_upload` takes the stages of an uplink into account.
     """
     cohort_size = messages.uploads.num_examples.shape[0]
     down = tree.num_bytes(messages.received) + tree.num_bytes(messages.replies) // cohort_size
@@ -68,7 +68,7 @@ def bytes_per_client(messages: RoundMessages) -> tuple[int, int]:
 
 
 def bits_per_upload(messages: RoundMessages, stages: Sequence[Stage]) -> float:
-    """The bits that one client sends per round, its answers to the survey included, as the stages send its update."""
+    """The bits that a client sends per round after all stages, including its answers to the survey."""
     cohort_size = messages.uploads.num_examples.shape[0]
     one = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), messages.uploads)
     return 8 * tree.num_bytes(messages.answers) // cohort_size + count_bits(stages, one)
@@ -79,10 +79,10 @@ UPDATES = "updates of a cohort"
 
 
 def resident_bytes(traced: TracedRound, offload: OffloadPolicy) -> dict[str, int]:
-    """The bytes that must be on each device, from shapes alone, before anything is compiled.
+    """The bytes required on each device, from shapes only, before compilation.
 
-    Of what is streamed, the device holds the client states of three cohorts (those of the round before, of this one and
-    of the next), and the examples and index tables of two.
+    With streaming, the device holds the client states of three cohorts (of the previous, current and next round), and
+    the examples and index tables of two.
 
     Args:
         traced: The round.
@@ -129,16 +129,16 @@ def training_bytes(traced: TracedRound) -> int:
 
 
 def bytes_before_round(held_bytes: Mapping[str, int]) -> int:
-    """The bytes that are on a device before a round begins: all but the updates."""
+    """The bytes on a device before a round begins: all except the updates."""
     return sum(size for name, size in held_bytes.items() if name != UPDATES)
 
 
 def temporary_bytes(program: Compiled) -> int:
-    """The bytes of a program besides its arguments: temporary arrays, and results that reuse no argument's memory."""
+    """The bytes of a program besides its arguments: temporary arrays, and results without donated memory."""
     memory: Any = program.memory_analysis()
     return int(memory.temp_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes)
 
 
 def format_megabytes(size: int) -> str:
-    """Format a number of bytes in MB for messages: "1,234.5"."""
+    """Format bytes as MB for messages: "1,234.5"."""
     return f"{size / 1e6:,.1f}"

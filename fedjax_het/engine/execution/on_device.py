@@ -54,10 +54,10 @@ class OnDeviceExecutor(Executor):
         return add_metrics(evaluation, predictions, spec.metrics, spec.federation, spec.personal_on_test)
 
     def compile_measures(self, measure: Callable[..., PyTree]) -> tuple[Callable[[State], PyTree], int]:
-        """Compile a function that reads the state, and does not consume it.
+        """Compile a function that reads the state without donating it.
 
         Args:
-            measure: (hyper-parameters, state, data, key, schedule or None) of one run -> what is measured.
+            measure: (hyperparameters, state, data, key, schedule or None) of one run -> measured values.
 
         Returns:
             (A function of the state, whose results are NumPy arrays [runs, ...]; its peak bytes on one device.)
@@ -93,7 +93,7 @@ class OnDeviceExecutor(Executor):
     def _personal_rows(self) -> dict[str, Rows]:
         spec = self.traced.spec
         tables = personal_rows(spec.federation, spec.personal_on_test)
-        tables.pop("personal")  # it is on the devices already
+        tables.pop("personal")  # already on the devices
         return self.traced.layout.replicate(tables) | {"personal": self._data.test}
 
     @cached_property

@@ -1,4 +1,4 @@
-"""Prefetching of a cohort's examples: on the host they are copied into a small table, and that to the device."""
+"""Prefetching of a cohort's examples: they are copied to a small table on the host, and from there to the device."""
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
@@ -19,20 +19,20 @@ from fedjax_het.types import Array, Examples, HostArray, Key, Rows
 
 
 def select_rows(rows: Rows, ids: HostArray, is_here: HostArray) -> Rows:
-    """The rows of some clients; a client that is not here (`is_here` False) has no examples."""
+    """The rows of the given clients; absent clients (`is_here` False) have no examples."""
     return Rows(rows.index[ids], np.where(is_here, rows.count[ids], 0).astype(np.int32))
 
 
 def compact_examples(examples: Examples, tables: Sequence[Rows], num_slots: int) -> tuple[Examples, tuple[Rows, ...]]:
-    """Copy the examples that some index tables name, one after the other.
+    """Copy the examples that index tables refer to into a compact array.
 
-    Slot 0 is the first example of the federation, to which the padding of a table points before and after, so that even
-    masked entries read the same numbers. Slots to which no table points are not initialized.
+    Slot 0 is the first example of the federation, to which padding points before and after, so even masked entries
+    read the same numbers. Unused slots are not initialized.
 
     Args:
         examples: The examples of the federation.
         tables: Index tables into them, [..., capacity].
-        num_slots: The number of examples of the copy, enough for all that the tables name and one more.
+        num_slots: The number of examples of the copy, at least the number of referenced examples plus one.
 
     Returns:
         (The copied examples, the tables with indices into the copy.)
@@ -51,13 +51,13 @@ def compact_examples(examples: Examples, tables: Sequence[Rows], num_slots: int)
 
 def _gather(values: np.ndarray, positions: np.ndarray, num_slots: int) -> np.ndarray:
     gathered = np.empty((num_slots, *values.shape[1:]), values.dtype)
-    # "clip" writes directly into the result, "raise" would use a buffer; no position is out of range.
+    # "clip" writes directly into the result, while "raise" uses a buffer; no position is out of range.
     np.take(values, positions, axis=0, out=gathered[: len(positions)], mode="clip")
     return gathered
 
 
 def prefetch(pool: Executor, load: Callable[[Any], Any], items: Sequence[Any]) -> Iterator[Any]:
-    """Yield load(item) for one item after the other; each is loaded while the one before is in use."""
+    """Yield load(item) for each item; the next item is loaded while the current one is in use."""
     pending = pool.submit(load, items[0])
     for next_item in [*items[1:], None]:
         loaded = pending.result()
@@ -79,31 +79,31 @@ PrefetchedCohort = tuple[CohortBatch, Examples]
 
 
 class ExamplePrefetcher:
-    """The examples on the device: all of them at once, or, if `is_streaming`, each cohort's as it is needed."""
+    """The examples on the device: all at once, or, if `is_streaming`, those of each cohort as needed."""
 
     def __init__(self, traced: TracedRound, is_streaming: bool):
         """Compile the program that draws cohorts."""
         self.is_streaming, self._traced, spec = is_streaming, traced, traced.spec
         self._layout, self._data = traced.layout, spec.federation.data
-        self.num_slots = 1 + spec.most_examples  # for the examples of any round, and one for padding
+        self.num_slots = 1 + spec.most_examples  # examples of any round, plus one for padding
         self._arguments = self._layout.replicate((spec.keys(), spec.schedule))
         self._draw_all = spec.map_over_runs(self._draw_cohorts, (0, 0, None))
         self._draw = compile_program(self._draw_all, self._layout, *self._arguments, self._number(0))
 
     def draw_cohorts(self, first: int) -> list[Cohort]:
-        """Draw the cohorts of a block of rounds from `first` on, and of one round more, as NumPy arrays."""
+        """Draw the cohorts of a block of rounds starting at `first`, plus one more round, as NumPy arrays."""
         drawn = self._draw(*self._arguments, self._number(first))
         by_round = jax.tree.map(lambda x: np.asarray(x).swapaxes(0, 1), drawn)
         return [tree.take(by_round, number) for number in range(len(by_round.ids))]
 
     def prefetch(self, cohort: Cohort) -> PrefetchedCohort:
-        """Copy to the device what a cohort trains on."""
+        """Copy the training data of a cohort to the device."""
         tables = tuple(select_rows(part, cohort.ids, cohort.is_here) for part in (self._data.train, self._data.valid))
         examples, (train, valid) = self.load_examples(tables, self.num_slots)
         return CohortBatch(self._layout.replicate(cohort), train, valid), examples
 
     def load_examples(self, tables: tuple[Rows, ...], num_slots: int) -> tuple[Examples, tuple[Rows, ...]]:
-        """Copy to the device the examples that some tables name, see `compact_examples`."""
+        """Copy the examples of the given tables to the device, see `compact_examples`."""
         if not self.is_streaming:
             return self._all_examples, self._layout.replicate(tables)
         return self._layout.replicate(compact_examples(self._data.examples, tables, num_slots))

@@ -1,7 +1,7 @@
 """Programs of a run that keeps everything on the device: its initialization, its rounds and its evaluation.
 
-A program is a function with the shapes of its arguments, and is compiled for the devices of its layout. Nothing here
-allocates arrays on them but the hyper-parameters of a sweep, so the devices of a single algorithm need not be there.
+A program is a function with the shapes of its arguments, compiled for the devices of its layout. Only the
+hyperparameters of a sweep are allocated on devices, so for a single algorithm the devices need not be present.
 """
 
 from collections.abc import Callable, Mapping
@@ -43,14 +43,14 @@ class Program(NamedTuple):
 
 
 class RunPrograms:
-    """The programs of a traced run; arguments and results have a leading axis of runs.
+    """The programs of a traced run; arguments and results have a leading run axis.
 
     Attributes:
-        init: (hyper-parameters, keys, data) -> the state before the first round.
+        init: (hyperparameters, keys, data) -> the state before the first round.
         state: The shapes of the state, with shardings.
         data: The shapes of the clients' data.
         schedule: The shapes of the events of asynchronous rounds; None in synchronous ones.
-        hyper_parameters: The hyper-parameters of a sweep, weakly typed arrays; {} for a single algorithm.
+        hyper_parameters: The hyperparameters of a sweep, weakly typed arrays; {} for a single algorithm.
         keys: The shape of the keys.
     """
 
@@ -69,7 +69,7 @@ class RunPrograms:
         self.state = sharding.with_shardings(state, layout)
 
     def rounds(self) -> Program:
-        """(hyper-parameters, state, data, keys, schedule, number of rounds) -> (state, metrics [runs, block, ...]).
+        """(hyperparameters, state, data, keys, schedule, number of rounds) -> (state, metrics [runs, block, ...]).
 
         The memory of the state is reused.
         """
@@ -79,7 +79,7 @@ class RunPrograms:
         return self._program("rounds", self._run_rounds, (0, 0, None, 0, 0, None), arguments, results, donate=(1,))
 
     def evaluation(self) -> Program:
-        """(hyper-parameters, state, data, held-out batches, rows of personal models, keys) -> as `make_evaluation`."""
+        """(hyperparameters, state, data, held-out batches, rows of personal models, keys) -> as `make_evaluation`."""
         traced, spec = self.traced, self.traced.spec
         held_out, groups = held_out_batches(spec.federation, BATCH)
         own = personal_rows(spec.federation, spec.personal_on_test)
@@ -102,7 +102,7 @@ class RunPrograms:
         )
 
     def measures(self, measure: Callable[..., PyTree]) -> Program:
-        """(hyper-parameters, state, data, keys, schedule) -> what `measure` measures in each run."""
+        """(hyperparameters, state, data, keys, schedule) -> the values of `measure` in each run."""
         return self._program(
             "diagnostics",
             measure,

@@ -1,4 +1,4 @@
-"""Specification of a run: algorithm, model, federation and seeds, and where its data are kept between rounds."""
+"""Specification of a run: algorithm, model, federation, seeds, and data placement between rounds."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -27,10 +27,10 @@ AUTO = "auto"
 
 
 class OffloadPolicy(NamedTuple):
-    """Where client states and examples are kept between rounds."""
+    """The placement of client states and examples between rounds."""
 
     client_states: str  # "device", "host" (its memory) or "disk" (a file)
-    examples: str  # "device", or "stream": in host memory or mapped files, from where each round's are copied
+    examples: str  # "device", or "stream" from host memory or mapped files, round by round
 
     def __str__(self) -> str:
         return f"client states: {self.client_states}, examples: {self.examples}"
@@ -41,25 +41,25 @@ ALL_ON_DEVICE = OffloadPolicy("device", "device")
 
 @dataclass(frozen=True)
 class RunSpec:
-    """The runs that one program trains.
+    """The runs of one program.
 
-    Runs are an array axis: the sweep's i-th values with seeds[i], seeds[i] + 1, ..., num_seeds of them, then the next
-    values. A sweep without values has one run for each of `seeds`, times num_seeds.
+    Runs are an array axis: the sweep's i-th values with num_seeds seeds seeds[i], seeds[i] + 1, ..., then the next
+    values. A sweep without values has num_seeds runs for each of `seeds`.
 
     Args:
-        sweep: The algorithm, or a sweep over its hyper-parameters.
+        sweep: The algorithm, or a sweep over its hyperparameters.
         model: The model.
         federation: The clients and their data.
-        participation: The rule that draws cohorts.
+        participation: The rule that samples cohorts.
         rounds: The number of rounds of a run.
-        block: The largest number of rounds in one call.
+        block: The maximum number of rounds per call.
         seeds: The first seed of each value.
         num_seeds: The number of seeds of each value.
         personal_on_test: Whether personal models are scored on the common test set.
-        timing: How long clients take; None has no clock.
-        asynchronous: The rule of asynchronous rounds; None waits for the clients of each round.
+        timing: Client durations; None: no clock.
+        asynchronous: The rule of asynchronous rounds; None: synchronous rounds.
         schedule: The events of asynchronous rounds, leaves [num_runs, rounds, ...].
-        metrics: The names of the metrics that evaluations compute besides loss, accuracy and overlaps.
+        metrics: The names of the metrics to compute besides loss, accuracy and overlaps.
     """
 
     sweep: Sweep
@@ -87,10 +87,10 @@ class RunSpec:
 
     @property
     def runs_at_once(self) -> int:
-        """The number of runs that are trained at the same time.
+        """The number of runs trained at the same time.
 
-        On a CPU the runs of several values or first seeds follow one another: it multiplies a batch of matrices no
-        faster, and there may be many runs.
+        On a CPU, the runs of different values or first seeds are sequential, because batched matrix products are not
+        faster there, and there may be many runs.
         """
         is_one_by_one = len(self.seeds) > 1 and target_platform() == "cpu"
         return 1 if is_one_by_one else self.num_runs
@@ -119,7 +119,7 @@ class RunSpec:
         return self.sweep.hyper_parameters(self.num_seeds)
 
     def round(self, layout: Layout, algorithm: Algorithm | None = None) -> Round:
-        """The round of this algorithm, by default the first of the sweep."""
+        """The round of this algorithm (default: the first of the sweep)."""
         return make_round(
             algorithm or self.algorithm,
             self.model,
@@ -157,10 +157,10 @@ class RunSpec:
         return state._replace(clients=state.clients.take_all())
 
     def with_events(self, asynchronous: Asynchronous | None) -> "RunSpec":
-        """The same runs with asynchronous rounds, whose clients `participation` draws; None keeps them synchronous.
+        """The same runs with asynchronous rounds, whose clients `participation` samples; None: synchronous.
 
         Raises:
-            InputError: Asynchronous rounds cannot work with what the runs consist of.
+            InputError: The runs do not support asynchronous rounds.
         """
         if asynchronous is None:
             return self

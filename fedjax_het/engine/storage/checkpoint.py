@@ -1,4 +1,4 @@
-"""Checkpoints of the whole state of a run, written through Orbax: a killed run leaves no partial checkpoint."""
+"""Checkpoints of the full state of a run, written atomically through Orbax."""
 
 import errno
 import json
@@ -22,28 +22,28 @@ from fedjax_het.engine.storage.incremental import IncrementalCheckpoint
 from fedjax_het.errors import InputError
 from fedjax_het.types import ClientState, State
 
-FORMAT = 3  # 1: until the counters of a state were renamed; 2: until the server kept a history
-_MARGIN = 1 << 17  # bytes that Orbax writes besides the arrays of a small state
-_DELETED = "deleted"  # a checkpoint is moved there before it is deleted, so that a killed run leaves no part of one
+FORMAT = 3  # 1: before the counters of a state were renamed; 2: before the server had a history
+_MARGIN = 1 << 17  # bytes that Orbax writes in addition to the arrays of a small state
+_DELETED = "deleted"  # checkpoints are moved here before deletion, so a killed run leaves no partial checkpoint
 
 
 class SavedCheckpoint(NamedTuple):
-    """A checkpoint on the disk."""
+    """A checkpoint on disk."""
 
     round: int
-    about: dict[str, Any]  # format, identity, leaves; {} where it is damaged
-    damage: str | None = None  # what is wrong with it
+    about: dict[str, Any]  # format, identity, leaves; {} if damaged
+    damage: str | None = None  # a description of the damage
 
 
 def inspect_checkpoints(directory: Path, is_thorough: bool = True) -> list[SavedCheckpoint]:
-    """List the checkpoints in a directory. Nothing is written, and no device is used.
+    """List the checkpoints in a directory, without writing files or using devices.
 
     Args:
         directory: The directory of `Checkpoints`. Entries whose names are not numbers are skipped.
-        is_thorough: Whether all files are read and compared with their checksums.
+        is_thorough: Whether to verify the checksums of all files.
 
     Returns:
-        All checkpoints, damaged ones too, the oldest first.
+        All checkpoints, including damaged ones, oldest first.
     """
     names = [each.name for each in directory.iterdir()] if directory.is_dir() else []
     rounds = sorted(int(name) for name in names if name.isdecimal() and str(int(name)) == name)
@@ -71,9 +71,9 @@ def _inspect(directory: Path, round: int, is_thorough: bool) -> SavedCheckpoint:
 
 
 class Checkpoints:
-    """A directory of checkpoints, named by the number of rounds done.
+    """A directory of checkpoints, named by the number of completed rounds.
 
-    Several processes share the directory, and all of them save and restore.
+    Multiple processes share the directory, and all of them must save and restore.
     """
 
     def __init__(
@@ -85,16 +85,16 @@ class Checkpoints:
         keep: int = 2,
         continues: Callable[[Any, Any], bool] = operator.eq,
     ):
-        """Open the directory, and create it if needed.
+        """Open the directory, creating it if needed.
 
         Args:
             directory: The directory.
-            identity: A JSON value that checkpoints are saved with, such as the resolved config.
-            num_clients: The number of clients. Rows of the client states beyond it are padding, whose number depends
-                on the devices, and are ignored.
-            keep: The number of newest checkpoints that are kept.
-            continues: (identity of a checkpoint, `identity`) -> whether the run continues the checkpoint. By default
-                they must be equal.
+            identity: A JSON value stored in checkpoints, such as the resolved config.
+            num_clients: The number of clients. Further rows of the client states are padding, whose number depends on
+                the devices, and are ignored.
+            keep: The number of newest checkpoints to keep.
+            continues: (identity of a checkpoint, `identity`) -> whether the run may continue the checkpoint (default:
+                they must be equal).
 
         Raises:
             InputError: The directory cannot be created or written.
@@ -102,7 +102,7 @@ class Checkpoints:
         self._directory, self._num_clients = Path(directory).absolute(), num_clients
         self._identity, self._continues = json.loads(json.dumps(identity)), continues
         self._segments = IncrementalCheckpoint(self._directory / "clients")
-        import orbax.checkpoint as ocp  # which takes half a second
+        import orbax.checkpoint as ocp  # takes half a second to import
 
         self._args = ocp.args
         options = ocp.CheckpointManagerOptions(
@@ -116,14 +116,14 @@ class Checkpoints:
             raise InputError(f"{directory}: checkpoints cannot be written there ({error.strerror}).") from error
 
     def save(self, round: int, state: State) -> None:
-        """Write a checkpoint, and wait until it is on the disk. Of a ClientStore only what has changed is written.
+        """Write a checkpoint, and wait until it is on disk. For a ClientStore, only changes are written.
 
         Args:
-            round: The number of rounds done.
-            state: The state after them.
+            round: The number of completed rounds.
+            state: The state after these rounds.
 
         Raises:
-            OSError: The disk has no room for it.
+            OSError: There is not enough disk space.
         """
         about = {"format": FORMAT, "round": round, "identity": self._identity}
         about["leaves"] = _leaves(state, self._num_clients)
@@ -142,7 +142,7 @@ class Checkpoints:
             self._segments.prune(each for kept in self._manager.all_steps() for each in self._about(kept)["segments"])
 
     def latest(self) -> int | None:
-        """The number of rounds done at the newest checkpoint; None if there is none."""
+        """The number of completed rounds of the newest checkpoint; None if there is none."""
         return self._manager.latest_step()
 
     def restore(self, like: State, round: int | None = None) -> State:
@@ -150,7 +150,7 @@ class Checkpoints:
 
         Args:
             like: A state with the structure and the sharding of the result; its ClientStore, if any, is overwritten.
-            round: The number of rounds done; None is the newest checkpoint.
+            round: The number of completed rounds (default None, the newest checkpoint).
 
         Returns:
             The state.
@@ -184,7 +184,7 @@ class Checkpoints:
         target = jax.tree.map(
             lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), _fill_empty_leaves(like)
         )
-        # Not strict, Orbax drops or adds padding rows behind the last client; `_check_leaves` has compared all else.
+        # In non-strict mode Orbax drops or adds padding rows; `_check_leaves` has compared everything else.
         is_alike = store is not None or about.get("num_rows", _num_rows(like)) == _num_rows(like)
         state = self._read(where, "state", self._args.StandardRestore(target, strict=is_alike))
         state = jax.tree.map(lambda read, given: read if given.size else given, state, like)
@@ -195,13 +195,13 @@ class Checkpoints:
         return state._replace(clients=store)
 
     def rewind(self, round: int) -> None:
-        """Delete all checkpoints that are newer than this."""
+        """Delete all newer checkpoints."""
         for step in [step for step in self._manager.all_steps() if step > round]:
             self._manager.delete(step)
         self._empty_deleted()
 
     def _empty_deleted(self) -> None:
-        """Delete what has been moved out of the way, also by a run that was killed meanwhile."""
+        """Delete checkpoints that were moved for deletion, including those of killed runs."""
         if jax.process_index() == 0:
             shutil.rmtree(self._directory / _DELETED, ignore_errors=True)
 
@@ -235,7 +235,7 @@ def _without_logged_errors() -> Iterator[None]:
 def _reporting_damage(where: Path) -> Iterator[None]:
     try:
         yield
-    except Exception as error:  # Orbax and TensorStore raise many kinds for a damaged file; all mean this
+    except Exception as error:  # Orbax and TensorStore raise various exceptions for damaged files
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise InputError(
             f"{where}: the checkpoint cannot be read ({reason[:200]}). Delete that folder to go back to the one "
@@ -251,7 +251,7 @@ def _split_clients(state: State[ClientState | ClientStore]) -> tuple[State, Clie
 
 
 def _fill_empty_leaves(state: State) -> State:
-    """Replace leaves without entries, which Orbax refuses, by a single zero."""
+    """Replace empty leaves, which Orbax does not support, by a single zero."""
     replicated = state.server.round.sharding
     return jax.tree.map(lambda x: x if x.size else jnp.zeros(1, x.dtype, device=replicated), state)
 
