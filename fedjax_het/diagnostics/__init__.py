@@ -1,7 +1,7 @@
-"""Diagnostics: numbers and pictures that explain one round of a run.
+"""Diagnostics: values and images that explain a round of a run.
 
-A diagnostic is one record: a pure function (problem, RoundSnapshot) -> named arrays, compiled with the round, and how
-reports show them. Add one to DIAGNOSTICS, and a config can name it and the report shows it.
+A diagnostic is a record: a pure function (problem, RoundSnapshot) -> named arrays, compiled with the round, and its
+display in reports. Add a record to DIAGNOSTICS to make it available in configs and reports.
 """
 
 from fedjax_het.diagnostics import _images, _losses, _updates

@@ -1,4 +1,4 @@
-"""Diagnostics of images: amplitude spectra, contours of masks and amplitude normalisation."""
+"""Diagnostics of images: amplitude spectra, mask contours and amplitude normalization."""
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +12,7 @@ MOST_CLIENTS, IMAGES = 4, 2
 
 
 def image_shape(problem, snapshot: RoundSnapshot, name: str) -> tuple[int, int, int]:
-    """(height, width, channel) as the model takes them. Raises InputError for inputs that are no images."""
+    """(height, width, channel) of model inputs. Raises InputError if inputs are not images."""
     shape = jax.eval_shape(problem.prepare, snapshot.data.examples.inputs[:1]).shape[1:]
     if len(shape) != 3:
         raise InputError(f"diagnostics: '{name}' is for images [height, width, channel], not for inputs {shape}.")
@@ -20,13 +20,13 @@ def image_shape(problem, snapshot: RoundSnapshot, name: str) -> tuple[int, int, 
 
 
 def first_images(problem, snapshot: RoundSnapshot, name: str) -> tuple[Variables, Batch]:
-    """(the server's new model with these clients' own leaves, their images), leaves [clients, ...].
+    """(the server's new model with the clients' personal leaves, their images), leaves [clients, ...].
 
-    Batch leaves: [clients, IMAGES, ...], clients = min(MOST_CLIENTS, cohort); a client with fewer test images than
-    IMAGES has mask 0 where one is missing.
+    Batch leaves: [clients, IMAGES, ...], clients = min(MOST_CLIENTS, cohort); missing images of clients with fewer than
+    IMAGES test images have mask 0.
 
     Raises:
-        InputError: Inputs that are no images, or where no client has test examples of its own.
+        InputError: Inputs are not images, or no client has test examples.
     """
     image_shape(problem, snapshot, name)
     if snapshot.data.test is None:
@@ -42,11 +42,11 @@ def first_images(problem, snapshot: RoundSnapshot, name: str) -> tuple[Variables
 def amplitudes_of_round(problem, snapshot: RoundSnapshot) -> Named:
     """The mean log amplitude of each client's training images by frequency: {"log_amplitudes": [cohort, radii]}.
 
-    The mean of log(1 + |F x|) over images x [height, width, channel] as the model takes them, channels, and frequencies
-    whose distance from 0, in cycles per image, rounds to r = 0, 1, ...
+    The mean of log(1 + |F x|) over model inputs x [height, width, channel], channels, and frequencies whose distance
+    from 0, in cycles per image, rounds to r = 0, 1, ...
 
     Raises:
-        InputError: Inputs that are no images.
+        InputError: Inputs are not images.
     """
     height, width, _ = image_shape(problem, snapshot, "amplitudes")
     radius = jnp.round(jnp.hypot(jnp.fft.fftfreq(height)[:, None] * height, jnp.fft.fftfreq(width) * width))
@@ -64,15 +64,15 @@ def amplitudes_of_round(problem, snapshot: RoundSnapshot) -> Named:
 
 
 def contours_of_round(problem, snapshot: RoundSnapshot) -> Named:
-    """Test images as the model takes them, the true class of each pixel, and the predicted one.
+    """Prepared test images, with the true and the predicted class of each pixel.
 
     {"images": float16 [clients, images, height, width, channel], "true", "predicted": [clients, images, height, width],
-    "is_image": [clients, images]}. Predicted: the class to which the server's new model, with the client's own leaves,
-    gives the largest logit.
+    "is_image": [clients, images]}. Predicted: the class with the largest logit of the server's new model with the
+    client's personal leaves.
     Reads: data.test.
 
     Raises:
-        InputError: Labels that are no masks, or as `first_images` does.
+        InputError: Labels are not masks, or as in `first_images`.
     """
     if snapshot.data.examples.labels.ndim < 3:
         raise InputError(
@@ -94,13 +94,13 @@ def contours_of_round(problem, snapshot: RoundSnapshot) -> Named:
 
 
 def normalisation_of_round(problem, snapshot: RoundSnapshot) -> Named:
-    """Test images as the model takes them, and Psi(x) with the average amplitude after the round.
+    """Prepared test images, and Psi(x) with the average amplitude after the round.
 
     {"images", "normalised": float16 [clients, images, height, width, channel], "is_image": [clients, images]}.
     Reads: data.test, and outputs.extras["normalised"] of a pass in evaluation mode.
 
     Raises:
-        InputError: A model that normalises no images, or as `first_images` does.
+        InputError: The model does not normalize images, or as in `first_images`.
     """
     models, batches = first_images(problem, snapshot, "normalisation")
 

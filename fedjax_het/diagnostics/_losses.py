@@ -1,4 +1,4 @@
-"""Diagnostics of losses: their decomposition, their classes and their landscape."""
+"""Diagnostics of losses: decomposition, loss by class, and loss landscape."""
 
 from typing import NamedTuple
 
@@ -21,7 +21,7 @@ from fedjax_het.types import Array, Batch, Key, Named, Params, RoundSnapshot, Ro
 
 
 class Decomposition(NamedTuple):
-    """local + shift + aggregation = total. The paper speaks of the absolute values of shift and aggregation."""
+    """local + shift + aggregation = total. The paper reports absolute values of shift and aggregation."""
 
     local: Array
     shift: Array
@@ -30,19 +30,19 @@ class Decomposition(NamedTuple):
 
 
 def decomposition(losses: Array, global_losses: Array, num_examples: Array) -> Decomposition:
-    """Split the loss of the aggregated model, weighted by examples, into what each stage of a round adds.
+    """Decompose the loss of the aggregated model, weighted by examples, by the stages of a round.
 
         local       = sum_i p_i L_i(w_i)
         shift       = sum_ij p_i p_j (L_j(w_i) - L_i(w_i))
         aggregation = sum_i p_i (L(w) - L(w_i)),   L(v) = sum_j p_j L_j(v)
 
-    Losses are mean cross-entropies in evaluation mode, after one round from one w.
-    Deviation: the printed Eq. 2 has L(w) - L_i(w_i) in its last term, which breaks the identity by exactly `shift`; the
-    sentence below it has the form used here.
+    Losses are mean cross-entropies in evaluation mode, after one round from a common w.
+    Difference from the paper: the last term of the printed Eq. 2 is L(w) - L_i(w_i), which violates the identity by
+    exactly `shift`; the sentence below it has the form used here.
 
     Args:
-        losses: [data, model], client i's model on client j's training data at [j, i].
-        global_losses: [data], the aggregated model.
+        losses: [data, model], the loss of client i's model on client j's training data at [j, i].
+        global_losses: [data], the loss of the aggregated model.
         num_examples: [data].
 
     References:
@@ -57,9 +57,9 @@ def decomposition(losses: Array, global_losses: Array, num_examples: Array) -> D
 def decomposition_of_round(problem, snapshot: RoundSnapshot) -> Named:
     """{"local", "shift", "aggregation", "total", "absolute_shift", "absolute_aggregation"}, [] each, and "losses".
 
-    Of the round's cohort, weighted by its training examples; losses [data, model] as `decomposition` takes them. Where
-    leaves are personal a client's model has its own, and the aggregated model, on a client's data, that client's.
-    cohort (cohort + 1) evaluations on training data.
+    For the round's cohort, weighted by training examples; losses [data, model] as in `decomposition`. With personal
+    leaves, each client's model uses its own, and the aggregated model uses those of the client whose data it is
+    evaluated on. Takes cohort (cohort + 1) evaluations on training data.
     """
     rows, counts = snapshot.data.train, jnp.where(snapshot.view.is_present, snapshot.view.uploads.num_examples, 0)
 
@@ -77,9 +77,9 @@ RADIUS, POINTS = 1.0, 11
 
 
 def filter_normalised(key: Key, params: Params) -> Params:
-    """A Gaussian direction whose every filter is as long as the model's own, zero for biases and norms.
+    """A Gaussian direction with the filter norms of the model, zero for biases and norms.
 
-    d_f <- d_f |w_f| / |d_f|, f the last axis of a kernel: an output channel.
+    d_f <- d_f |w_f| / |d_f|, where f is the last axis of a kernel, the output channel.
 
     References:
         Li et al., Visualizing the Loss Landscape of Neural Nets, 2018.
@@ -100,8 +100,8 @@ def filter_normalised(key: Key, params: Params) -> Params:
 def landscape_of_round(problem, snapshot: RoundSnapshot) -> Named:
     """{"clients": [cohort, 11, 11], "federation": [11, 11], "steps": [11]}: mean cross-entropy at w + a d_1 + b d_2.
 
-    w: the server's model after the round, with each client's own leaves; a, b from -1 to 1, directions by
-    `filter_normalised`. Each client by its first 256 training examples, the federation weighted by examples.
+    w: the server's model after the round, with each client's personal leaves; a, b from -1 to 1, directions from
+    `filter_normalised`. Clients use their first 256 training examples; the federation is weighted by examples.
     """
     steps, models = jnp.linspace(-RADIUS, RADIUS, POINTS), global_models(snapshot)
     first, second = (filter_normalised(key, snapshot.shared["params"]) for key in jax.random.split(snapshot.key))
@@ -126,7 +126,7 @@ def landscape_of_round(problem, snapshot: RoundSnapshot) -> Named:
 
 def classes_of_round(problem, snapshot: RoundSnapshot) -> Named:
     """{"losses": [cohort, classes], "counts": [cohort, classes]}: mean cross-entropy of each client's trained model on
-    its training examples of a class, NaN where it has none; how many it has. Of masks, pixels are counted.
+    its training examples of a class, NaN without examples; and their number. For masks, pixels are counted.
     """
 
     def one(model, row: Rows) -> Array:

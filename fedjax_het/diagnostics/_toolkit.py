@@ -1,4 +1,4 @@
-"""The record of a diagnostic, and what diagnostics are made of: client models, their losses, products of updates."""
+"""The record of a diagnostic, and its building blocks: client models, their losses, products of updates."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -16,16 +16,16 @@ BATCH = 256
 
 
 class Quantity(NamedTuple):
-    """The display of one quantity of a diagnostic in reports; one without such a record is shown by its name and shape.
+    """The display of a quantity of a diagnostic in reports; without a record, its name and shape are shown.
 
     Attributes:
-        title: What it is called.
-        across: What the columns of a matrix or the entries of a vector count, "clients", "classes" or another word.
-        x_label: Of a matrix.
-        y_label: Of a matrix.
-        scale: Of the colours of a matrix.
-        unit: Of the colours of a matrix.
-        parts: What the entries of a vector are called, where it is several scalars.
+        title: The title.
+        across: The meaning of matrix columns or vector entries, such as "clients" or "classes".
+        x_label: The x label of a matrix.
+        y_label: The y label of a matrix.
+        scale: The color scale of a matrix.
+        unit: The unit of the color scale of a matrix.
+        parts: The names of vector entries, for vectors of several scalars.
     """
 
     title: str
@@ -38,13 +38,13 @@ class Quantity(NamedTuple):
 
 
 class ImagePanel(NamedTuple):
-    """One of the pictures that a diagnostic shows of each image.
+    """A panel that a diagnostic shows for each image.
 
     Attributes:
-        title: What stands above it, before the number of the image.
-        image: The quantity that is drawn, [clients, images, height, width, channel].
-        outlines: Quantities [clients, images, height, width] whose outlines are drawn on it: the true one and, dashed,
-            the found one.
+        title: The title, followed by the number of the image.
+        image: The quantity to draw, [clients, images, height, width, channel].
+        outlines: Quantities [clients, images, height, width] whose outlines are drawn on the image: the true outline
+            and, dashed, the predicted one.
     """
 
     title: str
@@ -54,15 +54,15 @@ class ImagePanel(NamedTuple):
 
 @dataclass(frozen=True)
 class Diagnostic:
-    """A diagnostic: what it measures in a round, and how reports show it.
+    """A diagnostic: its measurement in a round, and its display in reports.
 
     Attributes:
         measure: (problem, RoundSnapshot) -> named arrays, a pure function that is compiled with the round.
-        title: Of its figures.
-        caption: What there is to see, with the paper that has it.
-        quantities: How its arrays are shown, by name.
-        panels: The pictures of each image, for one that shows images; its arrays have "is_image" [clients, images].
-            With several, black and white are the same in all.
+        title: The title of the figures.
+        caption: A description, with a reference to the paper.
+        quantities: The display of arrays, by name.
+        panels: The panels of each image, for diagnostics with images; their arrays include "is_image" [clients,
+            images]. All panels use the same gray scale.
     """
 
     measure: Callable[[Any, RoundSnapshot], Named]
@@ -76,13 +76,13 @@ class Diagnostic:
 
 
 def client_models(snapshot: RoundSnapshot) -> Variables:
-    """The clients' trained models, leaves [cohort, ...]: shared leaves as it sent them, its own as it keeps them."""
+    """The clients' trained models, leaves [cohort, ...]: shared leaves as sent, and personal leaves."""
     received = snapshot.view.received.shared
     return tree.merge(tree.add(received, snapshot.view.updates.tensors()), snapshot.personal)
 
 
 def global_models(snapshot: RoundSnapshot) -> Variables:
-    """The server's new model with each client's own leaves, [cohort, ...]."""
+    """The server's new model with each client's personal leaves, [cohort, ...]."""
     return tree.merge(tree.broadcast(snapshot.shared, snapshot.view.cohort.shape[0]), snapshot.personal)
 
 
@@ -99,7 +99,7 @@ def logits(problem, variables: Variables, snapshot: RoundSnapshot, batch: Batch)
 
 
 def total_loss(problem, variables: Variables, snapshot: RoundSnapshot, batch: Batch) -> Array:
-    """[], the sum over the batch's examples: cross-entropies in evaluation mode; of masks and sequences means."""
+    """[], the sum of cross-entropies over the batch in evaluation mode; for masks and sequences, of means."""
     outputs = logits(problem, variables, snapshot, batch)
     losses = cross_entropies(outputs, batch.labels)
     return jnp.sum(jnp.where(batch.mask > 0, mean_per_example(losses, batch.labels), 0))
@@ -108,12 +108,12 @@ def total_loss(problem, variables: Variables, snapshot: RoundSnapshot, batch: Ba
 def over_rows(
     problem, snapshot: RoundSnapshot, rows: Rows, add: Callable[[PyTree, Batch, Array], PyTree], total: PyTree
 ) -> PyTree:
-    """total = add(total, batch, number) for batch after batch of one client's row, divided as in evaluation."""
+    """Fold total = add(total, batch, number) over the batches of a client's row, divided as in evaluation."""
     return problem.fold(snapshot.data, rows, BATCH, add, total, is_even=True)
 
 
 def mean_loss(problem, variables: Variables, snapshot: RoundSnapshot, rows: Rows) -> Array:
-    """[] over the examples of one client's row; 0 where there is none."""
+    """[]: the mean over the examples of a client's row; 0 without examples."""
 
     def add(total: Array, batch: Batch, number: Array) -> Array:
         return total + total_loss(problem, variables, snapshot, batch)
@@ -122,6 +122,6 @@ def mean_loss(problem, variables: Variables, snapshot: RoundSnapshot, rows: Rows
 
 
 def from_gram(measure: Callable[..., Named], snapshot: RoundSnapshot, *others: PyTree) -> Named:
-    """measure(Gram matrix of the updates' parameters in float64, *others), in the process's own precision."""
+    """measure(Gram matrix of the updates' parameters in float64, *others), in the default precision."""
     stack = snapshot.view.updates.select(tree.is_parameter)
     return run_in_required_precision(lambda: measure(stack.gram(), *others))

@@ -13,16 +13,16 @@ from fedjax_het.errors import InputError
 from fedjax_het.types import Array, Batch, Named, Params, RoundSnapshot, Rows, Variables
 from fedjax_het.validation import validate_arguments
 
-_ROUNDING = 1e-12  # of |g_i||g_j|: a projected vector is not exactly orthogonal
+_ROUNDING = 1e-12  # relative to |g_i||g_j|, since projected vectors are not exactly orthogonal
 
 
 class Conflict(NamedTuple):
     cosines: Float[Array, "cohort cohort"]  # 0 for a zero vector
-    mean_cosine: Float[Array, ""]  # over pairs i < j of clients that are present
+    mean_cosine: Float[Array, ""]  # over pairs i < j of present clients
     num_conflicts: Int[Array, ""]  # pairs i < j with g_i . g_j < 0
     projections: Float[Array, "cohort cohort"]  # p_ij
-    agreement: Float[Array, "cohort"]  # p_i, in the unit of the updates; large where the others go the same way
-    relative_agreement: Float[Array, "cohort"]  # p_i / mean |g|: comparable over rounds, in which all updates shrink
+    agreement: Float[Array, "cohort"]  # p_i, in the unit of the updates; large if the others agree
+    relative_agreement: Float[Array, "cohort"]  # p_i / mean |g|: comparable over rounds, although updates shrink
     dominance: Float[Array, "cohort"]  # z_i = p_i / l_i
 
 
@@ -30,19 +30,19 @@ class Conflict(NamedTuple):
 def conflict(
     gram: Array, losses: Array | None = None, is_present: Array | None = None, mode: geometry.Agreement = "mean_excl"
 ) -> Conflict:
-    """The measures of one round's updates, from their Gram matrix K_ij = <g_i, g_j> [m, m], in float64 if it is.
+    """Conflict measures of a round's updates, from their Gram matrix K_ij = <g_i, g_j> [m, m], in its precision.
 
-    The paper's Fig. 9 reads small p as good, its selection rule large p: p shrinks with the updates anyway, hence
-    `relative_agreement`.
+    The paper's Fig. 9 interprets small p as good, but its selection rule large p. `relative_agreement` is independent
+    of the norm of the updates, with which p shrinks.
 
     Args:
         gram: [m, m].
-        losses: [m], each client's l_i; all 1 without them.
-        is_present: [m]; the others have zero rows; by default all clients.
-        mode: Of p_i, see `geometry.agreement`.
+        losses: [m], each client's l_i (default: all 1).
+        is_present: [m]; absent clients have zero rows (default: all clients are present).
+        mode: The mode of p_i, see `geometry.agreement`.
 
     Raises:
-        InputError: An unknown mode.
+        InputError: The mode is unknown.
 
     References:
         FedMGC, Definitions 2 to 4.
@@ -65,9 +65,9 @@ def conflict(
 
 
 def num_conflicts(gram: Array, coefficients: Array | None = None) -> Array:
-    """[]: pairs i < j that point apart, K_ij < 0; with coefficients C [m, m], among the edited updates sum_j C_ij g_j.
+    """[]: the number of pairs i < j with K_ij < 0; with coefficients C [m, m], for edited updates sum_j C_ij g_j.
 
-    After an edit a pair counts only if its inner product is under -1e-12 |g_i||g_j|, lengths before the edit.
+    After an edit, a pair counts only if its inner product is below -1e-12 |g_i||g_j|, with norms before the edit.
     """
     if coefficients is None:
         return jnp.sum(jnp.triu(geometry.is_conflict(gram)))
@@ -77,8 +77,8 @@ def num_conflicts(gram: Array, coefficients: Array | None = None) -> Array:
 
 
 def conflict_of_round(problem, snapshot: RoundSnapshot) -> Named:
-    """The fields of `Conflict` by name, of the updates that the clients sent; with their losses if they report them.
-    Where the aggregator edits updates also "num_conflicts_after", among the edited.
+    """The fields of `Conflict` by name, for the updates as sent, with losses if clients report them.
+    If the aggregator edits updates, also "num_conflicts_after", for the edited updates.
     """
     losses = snapshot.view.uploads.reports.get("loss")
 
@@ -98,12 +98,11 @@ INDICES = {"after": slice(1, None), "before": slice(0, -1)}
 def drift(trajectories: Sequence[Array], index: Literal["after", "before"] = "after") -> Array:
     """Gamma = 1/N sum_i 1/K_i sum_k ||w_i,k - w||^2, over all trainable parameters.
 
-    Clients with unequal steps average over their own first.
+    If numbers of steps differ, each client averages over its own steps first.
 
     Args:
-        trajectories: For each client [K_i + 1, parameters], its weights before the first step (w) and after each.
-        index: "after" counts w_i,k after k = 1..K steps (Eq. 7), "before" as Algorithm 1 does, where the first is w
-            itself.
+        trajectories: For each client, the weights [K_i + 1, parameters] before the first step (w) and after each step.
+        index: "after" uses w_i,k after k = 1..K steps (Eq. 7), "before" starts with w itself, as in Algorithm 1.
 
     References:
         Jiang et al., HarmoFL, AAAI 2022.
@@ -113,10 +112,10 @@ def drift(trajectories: Sequence[Array], index: Literal["after", "before"] = "af
 
 
 def drift_of_round(problem, snapshot: RoundSnapshot) -> Named:
-    """{"gamma": [], "by_client": [cohort]}: Gamma as above, counted after each step, over the clients that reported.
+    """{"gamma": [], "by_client": [cohort]}: Gamma as above, with index "after", over the clients that reported.
 
     Raises:
-        InputError: An algorithm whose local update cannot measure the drift.
+        InputError: The local update of the algorithm cannot measure the drift.
     """
     if "drift" not in snapshot.view.uploads.reports:
         raise InputError("diagnostics: 'drift' needs a local update that measures it. Give it `train_with_drift`.")
@@ -151,14 +150,14 @@ SHARES = (0.8, 0.9, 0.99)
 
 
 def spectrum(gram: Array, is_present: Array) -> Named:
-    """Of A = 1/m G G^T, from K = G G^T [m, m] in float64; m counts those present.
+    """The spectrum of A = 1/m G G^T, from K = G G^T [m, m] in float64; m counts present clients.
 
-    FedLD keeps floor(fraction m) axes, whatever they hold.
+    FedLD keeps floor(fraction m) axes, regardless of their eigenvalues.
 
     Returns:
-        eigenvalues: [m], falling.
-        num_axes: [3], so many of the largest hold 80, 90 and 99 % of their sum.
-        entropy: [] of the shares, as a number of directions: exp(-sum_l q_l log q_l), 1 = one direction, m = all alike.
+        eigenvalues: [m], in descending order.
+        num_axes: [3], the number of largest eigenvalues with 80, 90 and 99 % of the sum.
+        entropy: [], the effective number of directions exp(-sum_l q_l log q_l) of the shares q, from 1 to m.
 
     References:
         Zeng et al., FedLD, Eq. 5.
@@ -179,17 +178,16 @@ def spectrum_of_round(problem, snapshot: RoundSnapshot) -> Named:
     return from_gram(lambda gram: spectrum(gram, snapshot.view.is_present), snapshot)
 
 
-_RANK = 1e-10  # of the largest eigenvalue: directions under it are rounding
+_RANK = 1e-10  # relative to the largest eigenvalue; smaller eigenvalues are rounding errors
 
 
 def implied_weights(gram: Array, products: Array, squared: Array) -> Named:
-    """The w that come nearest to u = sum_i w_i u_i, with K_ij = <u_i, u_j> [m, m] and b_i = <u_i, u> [m], in float64.
+    """The least-squares weights w in u = sum_i w_i u_i, with K_ij = <u_i, u_j> [m, m], b_i = <u_i, u> [m], in float64.
 
         w = K^+ b,   residual = |u - sum_i w_i u_i| / |u|
 
-    Where updates depend on each other, w is the shortest of those that do as well. The weights of FedGA, FedRD and any
-    other mean come out as they are, with residual 0; of aggregators that edit updates, what each counts for in the end,
-    which may be negative.
+    For linearly dependent updates, w has minimal norm. The weights of FedGA, FedRD and other means are recovered, with
+    residual 0; for aggregators that edit updates, w are the effective weights, which may be negative.
 
     Args:
         gram: K.
@@ -204,9 +202,9 @@ def implied_weights(gram: Array, products: Array, squared: Array) -> Named:
 
 
 def weights_of_round(problem, snapshot: RoundSnapshot) -> Named:
-    """`implied_weights` of the change of the server's parameters, its optimizer's step included.
+    """`implied_weights` of the change of the server's parameters, including the server optimizer.
 
-    Where an attack is a stage of the uplink also "attackers": what the weights of those who lie sum to.
+    If an uplink stage is an attack, also "attackers": the total weight of attackers.
     """
     moved = tree.subtract(snapshot.shared["params"], snapshot.view.received.shared["params"])
     updates = snapshot.view.updates.tensors()["params"]

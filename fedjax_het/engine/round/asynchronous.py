@@ -79,7 +79,7 @@ class Asynchronous(NamedTuple):
 
         Args:
             algorithm: The algorithm.
-            participation: The rule that draws the clients that start together.
+            participation: The rule that samples the clients that start together.
             timing: How long clients take.
             num_clients: The number of clients.
             num_training: The number of clients that have training examples.

@@ -1,4 +1,4 @@
-"""The work of one client in a round: its view, survey, training and upload. Other modules map it over the cohort."""
+"""One client's part of a round: view, survey, training and upload. Other modules map it over the cohort."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -32,14 +32,14 @@ from fedjax_het.types import (
 
 
 class Cohort(NamedTuple):
-    """The clients of a round: the cohort, followed by slots that only pad the layout."""
+    """The clients of a round: the cohort, followed by padding slots of the layout."""
 
     ids: Int[HostArray, "slots"]
-    is_here: Bool[HostArray, "slots"]  # False: the client has dropped out, or is padding; it takes no step
+    is_here: Bool[HostArray, "slots"]  # False: the client has dropped out or is padding, and takes no steps
     start: Int[HostArray, "slots"] | None = None  # the round whose broadcast it started from; None: this one
-    draw: Int[HostArray, "slots"] | None = None  # the number of the draw that it was in; None: the round
-    num_late: Int[HostArray, ""] | None = None  # updates that were too old; None in synchronous rounds
-    seconds: Float[HostArray, ""] | None = None  # since the step before; None in synchronous rounds
+    draw: Int[HostArray, "slots"] | None = None  # the number of its draw; None: the round
+    num_late: Int[HostArray, ""] | None = None  # dropped stale updates; None in synchronous rounds
+    seconds: Float[HostArray, ""] | None = None  # since the previous step; None in synchronous rounds
 
 
 class CohortMember(NamedTuple):
@@ -67,19 +67,19 @@ class ClientResult(NamedTuple):
 
 
 class Common(NamedTuple):
-    """What all clients of a round share."""
+    """The common inputs of all clients in a round."""
 
     received: Broadcast
     examples: Examples
-    round_key: Key | None = None  # the key that clients and server share; None without an uplink
+    round_key: Key | None = None  # the key shared by clients and server; None without an uplink
     history: Broadcast | None = None  # the last broadcasts, leaves [versions, ...]; None in synchronous rounds
 
 
 class Sums(NamedTuple):
-    """What one client adds to the sums over a cohort, or the sums."""
+    """The contribution of a client to the sums over a cohort, or the sums."""
 
     updates: UpdateSums
-    sides: tuple[Named, ...]  # of the stages of the uplink
+    sides: tuple[Named, ...]  # from the stages of the uplink
 
 
 def cohort_data(data: ClientData, cohort: Cohort) -> ClientData:
@@ -91,7 +91,7 @@ def cohort_data(data: ClientData, cohort: Cohort) -> ClientData:
 def cohort_members(clients: ClientState, data: ClientData, cohort: Cohort, key: Key) -> CohortMember:
     """Assemble the members of a cohort from its client states and data, leaves [slots, ...].
 
-    Keys are folded from client ids, not from positions. `key` is that of the round's clients, or, [slots], of each.
+    Keys are folded from client ids, not positions. `key` is the key of the round's clients, or [slots], one per client.
     """
     train, valid = (part._replace(count=jnp.where(cohort.is_here, part.count, 0)) for part in (data.train, data.valid))
     keys = jax.vmap(jax.random.fold_in, in_axes=(0 if key.ndim else None, 0))(key, cohort.ids)
@@ -115,20 +115,20 @@ def train_client(
 ) -> tuple[ClientResult, Sums]:
     """Run one client's round.
 
-    The upload of a client that is absent, or whose results are not finite, is zeros, and its state stays as it was.
+    If a client is absent or its results are not finite, its upload is zero and its state is unchanged.
 
     Args:
         algorithm: The algorithm.
         problem: The client's learning problem.
         num_clients: The number of clients of the run.
-        timing: How long clients take; None has no clock.
-        asynchronous: What becomes of updates of clients that started earlier; None in synchronous rounds.
-        plan_for: The shapes of one upload -> how the server will read the updates.
-        common: What all clients share.
+        timing: Client durations; None: no clock.
+        asynchronous: The treatment of updates of clients that started earlier; None in synchronous rounds.
+        plan_for: The shapes of an upload -> the plan of how the server reads the updates.
+        common: The common inputs of all clients.
         member: The client.
 
     Returns:
-        (The result, what the client adds to the sums that are streamed while clients train.)
+        (The result, the contribution to the sums that are accumulated while clients train.)
 
     Raises:
         InputError: A slot of the algorithm reads a quantity that no slot fills.
@@ -186,7 +186,7 @@ def train_client(
             member.key,
             common.round_key,
         )
-        # A stage may make what was finite infinite, an attacker on purpose; the server then drops the client.
+        # A stage may make finite values infinite (an attacker deliberately); the server then drops the client.
         is_finite &= tree.is_finite((sent, kept, sides))
         is_present &= is_finite
         upload = tree.where(is_present, upload._replace(update=sent), tree.zeros_like(upload))
@@ -211,12 +211,12 @@ def train_client(
 def personal_variables(
     personalize: Personalization | None, problem: LocalProblem, common: Common, member: CohortMember
 ) -> Variables | OutputMixture:
-    """The variables of a client's own model between rounds.
+    """The variables of a client's personal model between rounds.
 
     Args:
-        personalize: The algorithm's rule; None is the shared leaves with the client's own personal leaves.
+        personalize: The algorithm's rule; None combines shared leaves and the client's personal leaves.
         problem: The client's learning problem.
-        common: What it would be sent, and all examples.
+        common: The broadcast that it would receive, and all examples.
         member: The client.
 
     Raises:

@@ -1,4 +1,4 @@
-"""The schedule of asynchronous rounds: which updates arrive for each step of the server, found by an event queue."""
+"""The schedule of asynchronous rounds: the updates that arrive for each server step, from an event queue."""
 
 import functools
 import heapq
@@ -16,23 +16,23 @@ from fedjax_het.errors import InputError
 from fedjax_het.types import Array, HostArray, Key
 
 _DRAWN_AT_ONCE = 1 << 8  # clients
-_MOST_EMPTY_DRAWS = 100_000  # one after the other; then nobody will ever start
+_MOST_EMPTY_DRAWS = 100_000  # consecutive empty draws after which no client is expected to start
 
 
 class EventSchedule(NamedTuple):
-    """The updates that each step of the server takes, in the order in which their clients were drawn.
+    """The updates of each server step, ordered by when their clients were drawn.
 
-    Of several runs, leaves [runs, rounds, ...]; of one step, without these axes.
+    For several runs, leaves [runs, rounds, ...]; for a single step, without these axes.
     """
 
     clients: Int[HostArray, "*runs rounds buffer"]  # ids
-    start: Int[HostArray, "*runs rounds buffer"]  # the number of steps that the server had taken when the client began
-    draw: Int[HostArray, "*runs rounds buffer"]  # the number of the draw that the client was in
-    num_late: Int[HostArray, "*runs rounds"]  # updates that arrived since the step before, and were too old
-    seconds: Float[HostArray, "*runs rounds"]  # since the step before, on the virtual clock
+    start: Int[HostArray, "*runs rounds buffer"]  # the number of server steps when the client started
+    draw: Int[HostArray, "*runs rounds buffer"]  # the number of the client's draw
+    num_late: Int[HostArray, "*runs rounds"]  # dropped stale updates since the previous step
+    seconds: Float[HostArray, "*runs rounds"]  # since the previous step, on the virtual clock
 
     def step(self, number: Array) -> "EventSchedule":
-        """The events of one step of one run."""
+        """The events of a step of a run."""
         return jax.tree.map(lambda x: jnp.asarray(x)[number], self)
 
 
@@ -44,26 +44,26 @@ def make_schedule(
     durations: Float[np.ndarray, "clients"],
     rounds: int,
 ) -> EventSchedule:
-    """Find the events of one run.
+    """Compute the events of a run.
 
-    The schedule of fewer rounds is the beginning of this one.
+    The schedule of fewer rounds is a prefix of this one.
 
     Args:
         rule: The rule of asynchronous rounds.
-        participation: The rule that draws the clients that start together.
+        participation: The rule that samples the clients that start together.
         key: The key of the run; the n-th draw is that of round n of a synchronous run.
         num_clients: The number of clients.
-        durations: Seconds that each client takes, the same in all of its rounds; infinity for one that never trains.
-        rounds: The number of steps of the server.
+        durations: Seconds per round of each client, the same in all rounds; infinity for clients that never train.
+        rounds: The number of server steps.
 
     Raises:
-        InputError: There is a time after which no client answers.
+        InputError: From some time on, no client reports.
     """
     draw, size = _drawer(participation, key, num_clients), participation.size(num_clients)
-    can_start = np.isfinite(durations)  # and neither trains, nor has an update in the buffer
+    can_start = np.isfinite(durations)  # False while training or with an update in the buffer
     num_idle, num_free = int(can_start.sum()), rule.concurrency
-    training: list[tuple[float, int, int, int, int]] = []  # a heap of (when it ends, draw, place in it, client, start)
-    buffer: list[tuple[int, int, int, int]] = []  # (draw, place in it, client, start)
+    training: list[tuple[float, int, int, int, int]] = []  # a heap of (end time, draw, position in draw, client, start)
+    buffer: list[tuple[int, int, int, int]] = []  # (draw, position in draw, client, start)
     steps, now, last_step, num_draws, num_late = [], 0.0, 0.0, 0, 0
     while len(steps) < rounds:
         since = num_draws
@@ -94,7 +94,7 @@ def make_schedule(
 
 
 def _drawer(participation: Participation, key: Key, num_clients: int) -> Callable[[int], list[int]]:
-    """The number of a draw -> the ids drawn, -1 for clients that do not answer; several are drawn at once."""
+    """The number of a draw -> the sampled ids, -1 for clients that do not report; computes several draws at once."""
     at_once = max(1, _DRAWN_AT_ONCE // participation.size(num_clients))
     draw_block, block = _compile_draws(participation, num_clients, at_once), []
 

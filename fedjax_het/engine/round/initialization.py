@@ -10,18 +10,18 @@ from fedjax_het.types import ClientState, HostArray, Key, RunCounters, ServerSta
 
 
 def initial_state(spec: RoundSpec, key: Key, inputs: HostArray) -> State:
-    """Initialize the server, and one client for all.
+    """Initialize the server and a single client.
 
     Args:
-        spec: What is the same in all rounds; its problem has the adapted model.
+        spec: The constants of all rounds; its problem has the adapted model.
         key: The key of the initial weights.
-        inputs: Stored inputs of one or more examples; only the shape matters.
+        inputs: Stored inputs of one or more examples; only the shape is used.
 
     Returns:
         The state; its `clients` have no leading axis.
 
     Raises:
-        InputError: A sharing rule other than `share_all` chooses no leaf, or every parameter.
+        InputError: A sharing rule other than `share_all` selects no leaf, or all parameters.
     """
     algorithm, problem, num_clients = spec.algorithm, spec.problem, spec.num_clients
     example = problem.prepare(jnp.asarray(inputs[:1]))

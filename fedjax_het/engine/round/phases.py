@@ -1,9 +1,9 @@
 """The phases of a round: broadcast, survey, clients, server, commit.
 
-Each phase is a pure function of the `RoundSpec` and of what the phases before it produced. `train_cohort` runs them in
-order, and XLA compiles them as one program. Asynchrony enters the broadcast (earlier broadcasts), the clients (where
-each started) and the commit (staleness); a timing enters the clients (deadline) and the commit (seconds); the uplink
-enters the broadcast, the clients (`send`) and the server (`corrupt`, `receive`).
+Each phase is a pure function of the `RoundSpec` and of the results of previous phases. `train_cohort` runs them in
+order, and XLA compiles them as one program. Asynchrony affects the broadcast (earlier broadcasts), the clients (their
+start) and the commit (staleness); a timing affects the clients (deadline) and the commit (seconds); the uplink affects
+the broadcast, the clients (`send`) and the server (`corrupt`, `receive`).
 """
 
 from functools import partial
@@ -40,12 +40,12 @@ from fedjax_het.types import (
 
 
 class RoundSpec(NamedTuple):
-    """What is the same in all rounds of a run."""
+    """The constants of all rounds of a run."""
 
     algorithm: Algorithm
     problem: LocalProblem
     num_clients: int
-    num_training: int  # clients that have training examples
+    num_training: int  # clients with training examples
     participation: Participation
     timing: Timing | None
     asynchronous: Asynchronous | None
@@ -57,7 +57,7 @@ class RoundSpec(NamedTuple):
 
     @property
     def num_versions(self) -> int:
-        """The number of broadcasts that the server keeps: 1 unless clients may have started from an earlier one."""
+        """The number of broadcasts kept by the server: 1 unless clients may have started from an earlier one."""
         return self.asynchronous.num_versions if self.asynchronous else 1
 
     @property
@@ -70,13 +70,13 @@ class RoundMetrics(NamedTuple):
 
     loss: Float[Array, ""]  # training loss, weighted by examples; NaN if no client reported
     num_reporting: Int[Array, ""]  # uploads that the server used
-    num_nonfinite: Int[Array, ""]  # uploads that were dropped
-    cohort: Int[Array, "cohort"]  # ids of the clients that were asked
+    num_nonfinite: Int[Array, ""]  # dropped uploads
+    cohort: Int[Array, "cohort"]  # ids of the selected clients
     is_nonfinite: Bool[Array, "cohort"]  # whether the upload was dropped
-    is_rejected: Bool[Array, ""]  # the uploads were finite, but what the server made of them was not: all were dropped
-    num_late: Int[Array, ""] | None = None  # clients that the deadline was too short for; None without a timing
-    seconds: Float[Array, ""] | None = None  # of this round on the virtual clock
-    staleness: Int[Array, "cohort"] | None = None  # steps of the server since a client began; None if synchronous
+    is_rejected: Bool[Array, ""]  # finite uploads with a nonfinite aggregate: all were dropped
+    num_late: Int[Array, ""] | None = None  # clients that missed the deadline; None without a timing
+    seconds: Float[Array, ""] | None = None  # duration on the virtual clock
+    staleness: Int[Array, "cohort"] | None = None  # server steps since the client started; None if synchronous
 
 
 class RoundMessages(NamedTuple):
@@ -89,7 +89,7 @@ class RoundMessages(NamedTuple):
 
 
 class _ServerDecision(NamedTuple):
-    """What the server makes of the uploads, before it is known whether the result is finite."""
+    """The result of the server's aggregation, before the check that it is finite."""
 
     server: ServerState
     replies: Variables  # leaves [cohort, ...]
@@ -102,8 +102,8 @@ def train_cohort(
     """Run one round.
 
     Args:
-        spec: What is the same in all rounds.
-        state: The state; its clients are those of the cohort, leaves [slots, ...].
+        spec: The constants of all rounds.
+        state: The state with the clients of the cohort, leaves [slots, ...].
         cohort: The cohort.
         data: The data of the cohort.
         key: The key of the run.
@@ -129,7 +129,7 @@ def train_cohort(
 
 
 def broadcast(spec: RoundSpec, server: ServerState) -> Broadcast:
-    """What the server sends to all clients of a round."""
+    """The server's message to all clients of a round."""
     return Broadcast(server.round, server.shared, server.published, uplink.publish(spec.algorithm.uplink, server))
 
 
@@ -156,8 +156,8 @@ def train_clients(
     """Train the clients of the cohort.
 
     Returns:
-        (Their results, leaves [cohort, ...]; what was summed over them while they trained; how the server reads their
-        updates.)
+        (Their results, leaves [cohort, ...]; the sums accumulated during training; the plan of how the server reads
+        their updates.)
     """
     plans = []
 
@@ -191,12 +191,12 @@ def update_server(
     ids: Array,
     key: Key,
 ) -> _ServerDecision:
-    """Aggregate the uploads, and update the server's model and what it publishes."""
+    """Aggregate the uploads, and update the server's model and published quantities."""
     algorithm, layout = spec.algorithm, spec.layout
 
     def replicate(leaf: Array) -> Array:
-        # Were arrays of one number per client sharded along the clients, XLA would shard what the server computes from
-        # them, such as a matrix of clients by clients, and gather it again.
+        # If arrays with one number per client were sharded along clients, XLA would shard the server's computations
+        # with them, such as client-by-client matrices, and gather them again.
         return layout.constrain_replicated(leaf) if leaf.ndim == 1 else leaf
 
     arrived = results.upload
@@ -236,9 +236,9 @@ def commit(
     results: ClientResult,
     decision: _ServerDecision,
 ) -> tuple[State, RoundMetrics]:
-    """Take over the results of a round if they are finite, and measure it.
+    """Commit the results of a round if they are finite, and compute its metrics.
 
-    Finite updates can have an infinite aggregate. A round whose result is not finite changes no state.
+    Finite updates can have an infinite aggregate. A round with a nonfinite result does not change the state.
     """
     server = state.server
     is_finite = tree.is_finite((decision.server, decision.replies))
@@ -285,5 +285,5 @@ def _read_clock(spec: RoundSpec, cohort: Cohort, results: ClientResult, round: A
 
 
 def _unpad(spec: RoundSpec, stack: Any) -> Any:
-    """The rows of the cohort, without those that pad the layout."""
+    """The rows of the cohort, without padding."""
     return tree.take(stack, slice(spec.cohort_size))

@@ -35,7 +35,7 @@ class MissingSlotError(LookupError):
 
 @jax.tree_util.register_pytree_with_keys_class
 class SlotView(dict):
-    """The quantities of a slot in a view, by name; reading a name that nothing fills raises MissingSlotError."""
+    """The quantities of a slot in a view, by name; reading a missing name raises MissingSlotError."""
 
     def __init__(self, slot: str, values: dict[str, Any]):
         super().__init__(values)
@@ -60,7 +60,7 @@ class SlotView(dict):
 
 @jax.tree_util.register_static
 class HiddenTestRows:
-    """Takes the place of a client's test examples in a round: reading them raises MissingSlotError."""
+    """Placeholder for a client's test examples in a round: access raises MissingSlotError."""
 
     @property
     def index(self) -> Any:
@@ -74,7 +74,7 @@ HIDDEN_TEST_ROWS = cast(Rows, HiddenTestRows())
 
 @jax.tree_util.register_static
 class HiddenExampleCounts:
-    """Takes the place of clients' numbers of examples that the server is not told: computing with them fails."""
+    """Placeholder for numbers of examples that are hidden from the server: computing with them fails."""
 
     def __jax_array__(self) -> Array:
         raise MissingSlotError(
@@ -89,13 +89,13 @@ HIDDEN_EXAMPLE_COUNTS = cast(Array, HiddenExampleCounts())
 class LocalProblem(NamedTuple):
     """A model, an objective, and how stored examples become batches; the `Problem` of fedjax_het.algorithm.
 
-    `evaluated` chooses, from the state of the server, the shared variables that are tested.
+    `evaluated` selects the shared variables to evaluate from the state of the server.
     """
 
     model: Model
     objective: tuple[Callable[[ForwardPass], Array], ...]
     prepare: Callable[[Array], Array]  # stored inputs -> inputs of the model; runs inside the training step
-    augment: Augmentation | None = None  # of stored inputs and labels, to both as trained on; None: as `prepare`
+    augment: Augmentation | None = None  # stored inputs and labels -> training inputs and labels; None: `prepare`
     evaluated: Callable[[ServerState], Variables] = shared_variables
 
     def batch(
@@ -112,10 +112,10 @@ class LocalProblem(NamedTuple):
         Args:
             data: The client's data.
             index: A row of an index table, [capacity].
-            count: The number of its entries; the rest is padding.
-            first: The position in the row of the first example.
-            size: The size of the batch; what lies beyond `count` is masked.
-            key: The key of the augmentation; None does not augment.
+            count: The number of entries; the rest is padding.
+            first: The position of the first example in the row.
+            size: The batch size; entries beyond `count` are masked.
+            key: The key of the augmentation; None: no augmentation.
 
         Returns:
             The batch.
@@ -132,18 +132,18 @@ class LocalProblem(NamedTuple):
     def fold(
         self, data: ClientData, rows: Rows, batch_size: int, function: BatchFold, init: PyTree, *, is_even: bool = False
     ) -> PyTree:
-        """Go over one client's examples batch by batch, so that memory does not grow with their number.
+        """Fold over a client's examples batch by batch, with memory independent of their number.
 
         Args:
             data: The client's data.
-            rows: Which of its examples, in this order; those of the padding are masked.
-            batch_size: The most examples per batch.
+            rows: The examples to use, in order; padding is masked.
+            batch_size: The maximum number of examples per batch.
             function: (total, batch, number of the batch) -> the new total.
-            init: The first total, and the result where there is no example.
-            is_even: Whether batches are as even as their number allows, instead of full but for the last.
+            init: The initial total, which is the result without examples.
+            is_even: Whether batch sizes are balanced, instead of full except for the last.
 
         Returns:
-            The last total.
+            The final total.
         """
         size = rows.even_batch_size(batch_size) if is_even else batch_size
         width = max(1, min(batch_size, rows.index.shape[-1]))  # no batch has more examples than a row has entries
@@ -169,7 +169,7 @@ class LocalProblem(NamedTuple):
             is_training: Whether batch statistics are used and updated.
 
         Returns:
-            What the terms of an objective read.
+            The inputs of the terms of an objective.
         """
         noise, key = jax.random.split(key)
         context = Context(batch.mask, view.received.round, noise, is_training)
@@ -180,10 +180,10 @@ class LocalProblem(NamedTuple):
     def loss(
         self, params: Params, state: Variables, batch: Batch, view: ClientView, key: Key, terms: slice = slice(None)
     ) -> tuple[Array, Variables]:
-        """The sum of the objective's terms, or of some of them, in a training pass, and the new state.
+        """The sum of the objective's terms, or a slice of them, in a training pass, and the new state.
 
         Raises:
-            InputError: A term reads a quantity that no slot fills.
+            InputError: A term reads a quantity that no slot provides.
         """
         forward = self.forward(params, state, batch, view, key)
         first, *others = (_evaluate(term, forward) for term in self.objective[terms])

@@ -1,4 +1,4 @@
-"""Composition of an algorithm's slots into a round, one pure function; `make_round` knows no algorithm."""
+"""Composition of an algorithm's slots into a round, a pure function; `make_round` is algorithm-independent."""
 
 from collections.abc import Callable
 from functools import partial
@@ -26,13 +26,13 @@ class Round(NamedTuple):
 
     initial_state: (key, stored inputs) -> the state before the first round, with `clients` of a single client.
     draw: (key, round number, schedule of the run if it is asynchronous) -> the cohort, which depends on nothing else
-        and can be drawn ahead of time.
-    overflow: (key, round number) -> how many clients were drawn for whom the cohort had no place; None: never any.
-    train: the round of a cohort. The clients of its state are the cohort's alone, leaves [slots, ...] before and
-    [cohort, ...] after, and so are its data, leaves [slots, ...].
-    init, step, step_with_messages: the same for a state and data of all clients; `step`, (state, data, key, schedule or
-    None), draws and trains, and `step_with_messages` also returns the messages.
-    personalize: the algorithm's rule for the models that are evaluated as the clients' own.
+        and can be drawn in advance.
+    overflow: (key, round number) -> the number of drawn clients without a slot in the cohort; None: always 0.
+    train: the round of a cohort. Its state and data contain only the clients of the cohort, states with leaves
+    [slots, ...] before and [cohort, ...] after, data with leaves [slots, ...].
+    init, step, step_with_messages: the same for the state and data of all clients; `step`, (state, data, key, schedule
+    or None), draws and trains, and `step_with_messages` also returns the messages.
+    personalize: the algorithm's rule for personal models in evaluation.
     """
 
     problem: LocalProblem
@@ -62,29 +62,29 @@ def make_round(
 ) -> Round:
     """Compose an algorithm's slots into `init(key, data)` and `step(state, data, key)`, and the functions inside them.
 
-    The key of `step` is the run's; the round's own is folded from the round number, a client's from its id. So no
-    result depends on who else takes part, on order, padding, or the layout, beyond rounding.
+    The key of `step` is the run's; round keys are folded from the round number, client keys from the client id. Up to
+    rounding, results therefore do not depend on other participants, order, padding, or layout.
 
     Args:
         algorithm: The algorithm.
         model: The model.
         num_clients: The number of clients.
-        num_training: The number of clients that have training examples, the papers' N; clients without take no part in
-            means over all clients. None is all.
-        participation: The rule that draws cohorts; None is all clients in every round.
-        timing: How long clients take, and the deadline of a round; None has no clock, and so have asynchronous rounds,
-            whose schedule keeps it.
-        asynchronous: The rule of asynchronous rounds; `participation` is then that of a step of the server.
+        num_training: The number of clients with training examples, the papers' N; other clients are excluded from means
+            over all clients (default None, all clients).
+        participation: The rule that samples cohorts (default None, all clients in every round).
+        timing: Client durations and the round deadline; None: no clock. Asynchronous rounds need no timing, since their
+            schedule has the times.
+        asynchronous: The rule of asynchronous rounds; `participation` then applies to server steps.
         layout: The layout of the client axis on devices.
         prepare: Stored inputs [batch, ...] -> inputs of the model; it runs inside the step that reads them.
-        augment: (key, stored inputs, labels) -> inputs of the model and labels in training; None trains on `prepare`.
+        augment: (key, stored inputs, labels) -> inputs of the model and labels in training; None: `prepare`.
 
     Returns:
         The round.
 
     Raises:
-        InputError: The cohort is larger than the number of clients; when traced, a sharing rule chooses no leaf, or a
-            slot reads a quantity that no slot fills.
+        InputError: The cohort is larger than the number of clients; when traced, a sharing rule selects no leaf, or a
+            slot reads a quantity that no slot provides.
     """
     uplink.check_stages(algorithm)
     if timing:
@@ -137,7 +137,7 @@ def make_round(
 
 
 def draw_cohort(spec: RoundSpec, key: Key, number: Array, schedule: EventSchedule | None = None) -> Cohort:
-    """Draw the cohort of a round, padded to the layout; of asynchronous rounds it is read from their schedule."""
+    """Draw the cohort of a round, padded to the layout; asynchronous rounds read it from the schedule."""
     size = spec.cohort_size
     padded = lambda x: jnp.pad(x, (0, spec.layout.round_up(size) - size))  # noqa: E731
     if schedule is None:

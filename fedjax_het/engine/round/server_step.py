@@ -1,4 +1,4 @@
-"""The work of the server in a round: aggregation, server optimizer, and published quantities."""
+"""The server's part of a round: aggregation, server optimizer, and published quantities."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -21,14 +21,14 @@ from fedjax_het.types import Aggregate, Array, Named, PyTree, ServerState, Serve
 def aggregate(
     aggregator: Aggregator, problem: LocalProblem, state: PyTree, view: ServerView, sums: UpdateSums | None = None
 ) -> tuple[Aggregate, PyTree]:
-    """Run an aggregator, in float64 where it asks for that.
+    """Run an aggregator, in float64 if it requires that.
 
     Args:
         aggregator: The aggregator.
         problem: The learning problem.
         state: The state of the aggregator.
         view: The view of the server; its updates are `StackedUpdates`.
-        sums: The sums that were streamed while clients trained; None computes them from the stack.
+        sums: The sums accumulated while clients trained; None: computed from the stack.
 
     Returns:
         The server's decision, and the aggregator's new state.
@@ -45,7 +45,7 @@ def aggregate(
 def update_published(
     summaries: Mapping[str, Summary], old: Named, reports: Named, view: ServerView, sums: UpdateSums | None = None
 ) -> Named:
-    """Update the published quantities that summarize given reports; the others stay.
+    """Update the published quantities that summarize the given reports; others are unchanged.
 
     Args:
         summaries: The algorithm's summaries by name.
@@ -81,9 +81,9 @@ def _check_reduced(part: str, result: PyTree) -> PyTree:
 
 
 def _with_sums(view: ServerView, sums: UpdateSums | None, key: str) -> ServerView:
-    """The view for one part, with an iterator over the part's sums in the order of its calls of `weighted_sum`.
+    """The view for one part, with an iterator over its sums in the order of calls to `weighted_sum`.
 
-    Each attempt of `run_in_required_precision` needs a new one.
+    Each attempt of `run_in_required_precision` needs a new view.
     """
     stack = cast(StackedUpdates, view.updates)
     return view._replace(updates=replace(stack, sums=iter(sums[key]) if sums else None))
@@ -92,10 +92,10 @@ def _with_sums(view: ServerView, sums: UpdateSums | None, key: str) -> ServerVie
 def apply_server_optimizer(
     optimizer: optax.GradientTransformation, server: ServerState, update: Variables
 ) -> tuple[Variables, PyTree]:
-    """Apply the combined update to the shared variables.
+    """Apply the aggregated update to the shared variables.
 
-    The optimizer is given the pseudo-gradient, -update, of the parameters; the update of other collections (batch
-    statistics, amplitudes) is added as it is.
+    The optimizer gets the pseudo-gradient, -update, of the parameters; the update of other collections (batch
+    statistics, amplitudes) is added directly.
 
     Returns:
         (New shared variables, new state of the optimizer.)
@@ -108,6 +108,6 @@ def apply_server_optimizer(
 
 
 def weighted_mean_loss(losses: Array, num_examples: Array) -> Array:
-    """The mean loss over all examples of the clients that are present; NaN if there is none."""
+    """The mean loss over all examples of present clients; NaN if there are none."""
     total = jnp.sum(num_examples)
     return jnp.where(total > 0, jnp.sum(losses * num_examples) / jnp.maximum(total, 1), jnp.nan)
