@@ -19,7 +19,7 @@ _QUICK_ON_TPU = {"exec_time_optimization_effort": -0.5}  # between -1 and 1
 
 
 def replicated_shapes(values: PyTree, layout: Layout) -> PyTree:
-    """The shapes of values that will be replicated on all devices, to compile for them before they take memory."""
+    """The shapes of values to be replicated on all devices, for compilation before they take memory."""
     return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=layout.sharding), values)
 
 
@@ -45,10 +45,10 @@ def compile_program(
         function: The function.
         layout: The layout of the devices.
         *shapes: The shapes of its arguments.
-        results: The shardings of the results, a prefix tree; None replicates them.
-        donate: The indices of the arguments whose memory the results may reuse.
-        is_rare: Whether it runs rarely, as an evaluation does, and should rather be compiled in less time. On a TPU the
-            compiler's search for the fastest convolutions takes most of the time.
+        results: The shardings of the results, a prefix tree; None: replicated.
+        donate: The indices of arguments to donate.
+        is_rare: Whether the function runs rarely, like evaluations, so compilation should be fast. On TPUs, most of the
+            compilation time is the search for the fastest convolutions.
 
     Returns:
         The compiled program.
@@ -57,7 +57,7 @@ def compile_program(
 
 
 def _options_of_rare_programs() -> dict:
-    """Arguments of jax.jit; an effort that JAX has been given is respected. JAX 0.12 no longer has this setting."""
+    """Arguments of jax.jit; an effort set by the user is respected. JAX 0.12 no longer has this setting."""
     is_given = getattr(jax.config, "jax_exec_time_optimization_effort", 0) != 0
     return {} if is_given or target_platform() != "tpu" else {"compiler_options": _QUICK_ON_TPU}
 
@@ -65,9 +65,9 @@ def _options_of_rare_programs() -> dict:
 def jit_initializer(function: Callable, layout: Layout, results: PyTree) -> Wrapped:
     """`layout.jit` for the program that initializes a run, with little optimization on CPUs.
 
-    Each layer's initial weights are a kernel of their own, and on CPUs LLVM takes longer for them than for the round
-    (3.1 s for a ResNet-18, 3.2 s for the smallest U-Net). With optimization level 1 it takes 1.4 s and 0.6 s, and the
-    weights are the same up to rounding. A level in XLA_FLAGS is respected. On TPUs it is a rare program.
+    The initial weights of each layer are a separate kernel, and on CPUs LLVM takes longer for these than for the round
+    (3.1 s for a ResNet-18, 3.2 s for the smallest U-Net). Optimization level 1 takes 1.4 s and 0.6 s, with the same
+    weights up to rounding. A level set in XLA_FLAGS is respected. On TPUs the initializer counts as a rare program.
     """
     is_reducible = target_platform() == "cpu" and _OPTIMIZATION_LEVEL not in os.environ.get("XLA_FLAGS", "")
     options = {"compiler_options": {_OPTIMIZATION_LEVEL: 1}} if is_reducible else _options_of_rare_programs()

@@ -1,8 +1,8 @@
-"""Inner products of float32 rows by exact products of their digits, for devices that have no float64.
+"""Inner products of float32 rows by exact products of digits, for devices without float64.
 
-A TPU has products of matrices in bfloat16, added up in float32, and emulates float64 by pairs of float32. A row is
-cut into digits of eight bits, which bfloat16 holds. Products of digits and their sums over 512 columns are integers
-below 2^24, which float32 holds, so that no product is rounded, whatever the order of the sums; only the few sums of
+TPUs multiply matrices in bfloat16 with float32 accumulation, and emulate float64 by pairs of float32. Rows are split
+into eight-bit digits, which are exact in bfloat16. Products of digits and their sums over 512 columns are integers
+below 2^24, which are exact in float32, so no product is rounded, in any order of summation; only the few sums of
 digits are combined in float64.
 """
 
@@ -12,12 +12,12 @@ import numpy as np
 from fedjax_het.types import Array
 
 NUM_DIGITS = 5
-EXACT_COLUMNS = 512  # of one exact sum: 512 products of up to 128 * 128 are 2^23
-_RESULTS = 1 << 22  # sums of products of digits that are held at a time
+EXACT_COLUMNS = 512  # columns per exact sum: 512 products of up to 128 * 128 are 2^23
+_RESULTS = 1 << 22  # sums of digit products held at a time
 
 
 def block_size(num_left: int, num_right: int) -> int:
-    """The number of columns whose products are to be computed at a time, for so many rows."""
+    """The number of columns to multiply at a time, for these numbers of rows."""
     return EXACT_COLUMNS * max(1, _RESULTS // (NUM_DIGITS**2 * num_left * num_right))
 
 
@@ -31,11 +31,11 @@ def multiply_by_digits(
     Args:
         left: x.
         right: y. More columns than `block_size` take more memory.
-        groups: [1, n], the group of each column; each group begins at a multiple of `EXACT_COLUMNS`. The products are
-            then those of each group alone, [num_groups, m, k].
+        groups: [1, n], the group of each column; each group begins at a multiple of `EXACT_COLUMNS`. Products are then
+            computed for each group separately, [num_groups, m, k].
         num_groups: The number of groups, which are numbered from 0.
-        num_digits: S. An entry is taken to 2^(-8 S) of the largest of its row among 512 columns. In a Gram matrix of 4
-            digits, a singular value of 1e-5 of the largest is seen as well as in float64.
+        num_digits: S. Entries have precision 2^(-8 S) relative to the largest entry of their row among 512 columns.
+            With 4 digits, a Gram matrix resolves singular values of 1e-5 of the largest as well as float64.
 
     References:
         Ozaki, Ogita, Oishi, Rump: Error-free transformations of matrix multiplication, Numerical Algorithms 59, 2012

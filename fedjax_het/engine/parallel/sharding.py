@@ -1,7 +1,7 @@
 """Sharding of the run state between rounds: client states along the client axis, all else replicated.
 
-All devices have the same number of rows: padding rows, which no cohort draws, follow the last client. `Layout.take`
-moves the states of a cohort to the devices of its slots; XLA turns their replacement into a collective of the cohort.
+All devices have the same number of rows; padding rows, which are never sampled, follow the last client. `Layout.take`
+moves the states of a cohort to the devices of its slots; XLA turns their update into a collective over the cohort.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ Init = Callable[[Key, ClientData], State]
 
 
 def initialize_with_padding(init: Init, layout: Layout) -> Init:
-    """A round's `init` with padding rows behind the clients; all rows have the same initial state."""
+    """A round's `init` with padding rows after the clients; all rows have the same initial state."""
 
     def initialize(key: Key, data: ClientData) -> State:
         state = init(key, data)

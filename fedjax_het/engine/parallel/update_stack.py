@@ -1,7 +1,7 @@
-"""Stacks of the updates of a cohort: on one device or sharded over several, in float32 or bfloat16.
+"""Stacks of the updates of a cohort, on a single device or sharded, in float32 or bfloat16.
 
-The server reads them as `types.UpdateStack`. bfloat16 is stored as its bits in uint16: inside a loop on a CPU, XLA
-would widen a whole array of bfloat16 to float32.
+The server reads them as `types.UpdateStack`. bfloat16 is stored as its bits in uint16, because inside loops on CPUs XLA
+would widen whole bfloat16 arrays to float32.
 """
 
 import functools
@@ -23,24 +23,24 @@ from fedjax_het.engine.parallel.digit_products import EXACT_COLUMNS, block_size,
 from fedjax_het.engine.parallel.layout import AXIS, Layout, vmapped
 from fedjax_het.types import Array, PyTree, Upload
 
-_CPU_BLOCK = 1 << 19  # entries of a stack that a CPU converts at a time: they fit in its cache
-_ACCELERATOR_BLOCK = 1 << 24  # the same on accelerators: large, for few kernel launches
-_JOINED_LEAF = 1 << 22  # entries of the leaves that are copied into one
-_FEW_ENTRIES = 1 << 17  # of which products in emulated float64 take less time to compile than those of digits
-_EXCHANGE_BLOCK = 1 << 20  # entries that a device exchanges with the others at a time
+_CPU_BLOCK = 1 << 19  # stack entries converted at a time on CPUs, to fit in the cache
+_ACCELERATOR_BLOCK = 1 << 24  # the same on accelerators; large, to launch few kernels
+_JOINED_LEAF = 1 << 22  # maximum entries of leaves that are joined
+_FEW_ENTRIES = 1 << 17  # below this, emulated float64 products compile faster than digit products
+_EXCHANGE_BLOCK = 1 << 20  # entries that a device exchanges at a time
 _KERNEL = Path(__file__).with_name("gram.cc")
 _TARGETS = {"float32": "fedjax_het_gram_float32", "bfloat16": "fedjax_het_gram_bfloat16"}
 
 
 @dataclass(frozen=True)
 class StackedUpdates:
-    """An `UpdateStack` in memory. Each device of the layout's mesh holds the updates of its own clients.
+    """An `UpdateStack` in memory. Each device of the layout's mesh stores the updates of its clients.
 
     Args:
         stack: Leaves [cohort, ...], floats or the bits of bfloat16; zeros for absent clients.
         layout: The layout of the stack on devices.
-        sums: The sums that were streamed while clients trained, in the order of the calls; None where there are none.
-        is_by_tensor: Whether products and combinations are those of each leaf alone.
+        sums: The sums accumulated while clients trained, in the order of the calls; None if there are none.
+        is_by_tensor: Whether products and combinations are computed for each leaf separately.
     """
 
     stack: PyTree
@@ -100,14 +100,14 @@ class StackedUpdates:
         return replace(self, stack=pack(self.stack)) if dtype == "bfloat16" else self
 
     def _padded(self, rows: Array) -> Array:
-        """Add rows of zeros, so that all devices have the same number."""
+        """Add rows of zeros, so all devices have the same number of rows."""
         return jnp.pad(rows, [(0, self._count_padding(rows.shape[0]))] + [(0, 0)] * (rows.ndim - 1))
 
     def _count_padding(self, num_rows: int) -> int:
         return self.layout.round_up(num_rows) - num_rows
 
     def _on_each_device(self, function: Callable[..., PyTree], *others: Array) -> PyTree:
-        """Run function(the device's part of the stack, *others), whose result is the same on every device."""
+        """Run function(the device's part of the stack, *others), whose result is equal on all devices."""
         if not jax.tree.leaves(self.stack):
             return self.stack
         specs = (P(AXIS), *(P() for _ in others))
@@ -122,7 +122,7 @@ def _multiply_leaves(multiply: Callable[..., Array], is_by_tensor: bool, *stacks
 
     Args:
         multiply: (*rows) -> products; (*rows, groups, num_groups) -> the products of each group of columns.
-        is_by_tensor: Whether each leaf has products of its own.
+        is_by_tensor: Whether products are computed for each leaf separately.
         stacks: Trees of the same structure.
     """
     leaves = [
@@ -147,7 +147,7 @@ def _is_joined(rows: Sequence[Array]) -> bool:
 def _join(leaves: Sequence[Sequence[Array]]) -> tuple[list[Array], Array]:
     """Join the columns of leaves (of each of several stacks), and the index of the leaf of each column, [1, columns].
 
-    Each leaf begins at a multiple of `EXACT_COLUMNS`, behind zeros.
+    Each leaf starts at a multiple of `EXACT_COLUMNS`, after zero padding.
     """
     pad = lambda rows: jnp.pad(rows, ((0, 0), (0, -rows.shape[1] % EXACT_COLUMNS)))  # noqa: E731
     joined = [jnp.concatenate([pad(rows) for rows in each], axis=1) for each in zip(*leaves, strict=True)]
@@ -158,10 +158,10 @@ def _join(leaves: Sequence[Sequence[Array]]) -> tuple[list[Array], Array]:
 def _inner_products_across_devices(
     num_clients: int, num_devices: int, rows: Array, groups: Array | None = None, num_groups: int = 0
 ) -> Array:
-    """This device's part of the `inner_products` of rows that are sharded by clients; the parts are to be summed.
+    """This device's contribution to the `inner_products` of rows sharded by clients, to be summed over devices.
 
-    Each device computes the products of all clients over its part of the columns, which it receives in blocks, so that
-    none holds more than its own clients and a block.
+    Each device computes the products of all clients over its part of the columns, which it receives in blocks, so no
+    device stores more than its own clients and a block.
     """
     width = num_devices * (1 if groups is None else EXACT_COLUMNS)
 
@@ -174,7 +174,7 @@ def _inner_products_across_devices(
         own = jax.lax.dynamic_slice_in_dim(pad(groups[0]), first, part.shape[1], axis=1)
         return inner_products(part, own, num_groups)
 
-    # With fewer columns than clients, summing m x m matrices would take longer than computing them.
+    # With fewer columns than clients, summing m x m matrices takes longer than computing them.
     columns = max(4 * num_clients, _EXCHANGE_BLOCK // num_clients) * num_devices
     columns = -(-columns // width) * width
     return tree.sum_over_blocks(exchange, columns, *_with_groups(rows, groups=groups), multiple=width)
@@ -188,7 +188,7 @@ def _products_of_rows(rows: Array, other: Array, groups: Array | None = None, nu
 
 
 def _combination_across_devices(stack: PyTree, coefficients: Array) -> PyTree:
-    """Combine a sharded stack. The coefficients are replicated: sharding them would shard their inputs, too."""
+    """Combine a sharded stack. Coefficients are replicated, since sharding them would shard their inputs too."""
     count = jax.tree.leaves(stack)[0].shape[0]
     own = jax.lax.dynamic_slice_in_dim(coefficients, jax.lax.axis_index(AXIS) * count, count, axis=-1)
     return jax.lax.psum(combination(own, stack), AXIS)
@@ -208,18 +208,18 @@ def pack(update: PyTree) -> PyTree:
 
 
 def unpack(stack: PyTree) -> PyTree:
-    """Convert packed leaves to float32; the others stay as they are."""
+    """Convert packed leaves to float32; other leaves are unchanged."""
     return jax.tree.map(_widen, stack)
 
 
 def inner_products(rows: Array, groups: Array | None = None, num_groups: int = 0) -> Array:
     """The Gram matrix <x_i, x_j> in float64, [m, n] -> [m, m], without a second copy of the rows.
 
-    With groups, those of each group of columns, [num_groups, m, m], by digits; see `multiply_by_digits`.
+    With groups, for each group of columns, [num_groups, m, m], by digits; see `multiply_by_digits`.
 
-    Products of float32 rows are accumulated in float64; on TPUs those of many columns are exact by digits. Products of
-    packed rows are accumulated in float32 over a block of columns, and in float64 over blocks. On CPUs the native
-    kernel in gram.cc computes them, where it is available.
+    Products of float32 rows are accumulated in float64; on TPUs, products over many columns are exact, by digits.
+    Products of packed rows are accumulated in float32 within blocks of columns, and in float64 over blocks. On CPUs
+    they are computed by the native kernel in gram.cc, if available.
     """
     if groups is not None or _takes_digits(rows):
         return _multiply_by_digits(rows, rows, groups, num_groups)
@@ -268,7 +268,7 @@ def compute_gram_by_kernel(rows: Array) -> Array:
 def combination(coefficients: Array, stack: PyTree) -> PyTree:
     """sum_i c_i u_i over leaves [m, ...], in float32 for packed leaves, without a second copy of the stack.
 
-    Coefficients [m], or those of each leaf, [leaves, m].
+    Coefficients [m], or [leaves, m] with separate coefficients per leaf.
     """
 
     def combine(leaf: Array, coefficients: Array) -> Array:

@@ -1,1 +1,1 @@
-"""The choice of a layout and of what stays on the device, by timing and by a memory budget."""
+"""Choice of layout and data placement, by timing and memory budget."""

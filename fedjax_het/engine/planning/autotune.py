@@ -1,4 +1,4 @@
-"""Choice of the fastest layout and convolution by a short timing of the actual rounds before a run begins."""
+"""Choice of the fastest layout and convolution by timing a few actual rounds before a run starts."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -15,12 +15,12 @@ from fedjax_het.engine.parallel.layout import Layout, sharded
 from fedjax_het.errors import MemoryBudgetError
 from fedjax_het.models._conv_choice import with_conv
 
-_DEFAULT_CHUNK = 10  # clients at a time, where neither one nor all may be fastest
-_MAX_TIMED_ROUNDS, _MAX_TIMED_SECONDS = 5, 1.0  # timing ends at the first of both
+_DEFAULT_CHUNK = 10  # clients at a time, between one and all
+_MAX_TIMED_ROUNDS, _MAX_TIMED_SECONDS = 5, 1.0  # timing ends when either is reached
 
 
 class Candidate(NamedTuple):
-    """A layout, and the implementation of the convolutions that the model leaves to "auto"; None is its own choice."""
+    """A layout, and the implementation for conv="auto"; None: the default."""
 
     layout: Layout
     conv: str | None = None
@@ -37,25 +37,25 @@ class Timing(NamedTuple):
     """The timing of a candidate."""
 
     candidate: Candidate
-    seconds: float  # per round: the fastest of a few after the first
+    seconds: float  # per round: the minimum after the first
     compile_seconds: float
 
 
 class LayoutChoice(NamedTuple):
-    """The layout that was chosen, with its convolution, and why."""
+    """The selected layout and convolution, with the reason."""
 
     layout: Layout
-    conv: str | None  # None where convolutions were not timed
+    conv: str | None  # None if convolutions were not timed
     timings: list[Timing]
     reason: str
 
 
 def candidates(cohort_size: int, convs: Sequence[str] = ()) -> list[Layout]:
-    """The layouts worth timing on the present devices, the likely fastest first; several processes use all devices.
+    """The layouts to time on the present devices, likely fastest first; multiple processes use all devices.
 
-    The first is, on a CPU, one client after another on each core, which takes only the steps that each client has and
-    keeps its model in the cache; on an accelerator, all clients at once on all devices. Where convolutions are timed,
-    one client after another is worth it there too, since its convolutions are not grouped.
+    On a CPU, the first layout is sequential clients on each core, which avoids padding steps and keeps the model in the
+    cache; on an accelerator, all clients at once on all devices. If convolutions are timed, sequential clients are
+    also timed there, since their convolutions are not grouped.
     """
     is_single_process = jax.process_count() == 1
     devices = min(jax.device_count(), cohort_size) if is_single_process else jax.device_count()
@@ -68,12 +68,12 @@ def candidates(cohort_size: int, convs: Sequence[str] = ()) -> list[Layout]:
 
 
 def pair_up(layouts: Sequence[Layout], convs: Sequence[str]) -> list[Candidate]:
-    """Every layout with every convolution, those of a layout next to each other."""
+    """All combinations of layouts and convolutions, grouped by layout."""
     return [Candidate(layout, conv) for layout in layouts for conv in convs or (None,)]
 
 
 def smaller_layouts(layouts: Sequence[Layout], cohort_size: int) -> Iterator[Layout]:
-    """Halve the number of clients at a time of the smallest of these layouts, again and again down to one."""
+    """Repeatedly halve the number of clients at a time of the smallest of these layouts, down to one."""
     clients_per_device = lambda layout: layout.chunk or -(-cohort_size // layout.num_devices)  # noqa: E731
     smallest = min(layouts, key=lambda layout: clients_per_device(layout) * layout.num_devices)
     chunk = clients_per_device(smallest) // 2
@@ -85,12 +85,12 @@ def smaller_layouts(layouts: Sequence[Layout], cohort_size: int) -> Iterator[Lay
 def find_fastest(
     candidates: Sequence[Candidate], build: Callable[[Candidate], Executor], rounds: int
 ) -> tuple[Executor, LayoutChoice]:
-    """Build and time one candidate after the other, and choose the fastest.
+    """Build and time the candidates in turn, and select the fastest.
 
-    All convolutions are timed in the first layout that fits, and the fastest of them in the other layouts, apart from
-    one client after another: its convolutions are not grouped, and it takes the first of the candidates. The search
-    ends early where the whole run takes less time than compiling another candidate. Timings depend on the machine and
-    the moment: store the choice with a run that may be resumed. Only one executor at a time has data on the device.
+    All convolutions are timed in the first layout that fits, and only the fastest of them in other layouts, except for
+    sequential clients, whose convolutions are not grouped and use the first candidate. The search stops early if the
+    whole run takes less time than compiling another candidate. Timings vary between machines and over time, so store
+    the choice with runs that may be resumed. Only one executor at a time has data on the device.
 
     Args:
         candidates: See `pair_up`.
@@ -128,7 +128,7 @@ def find_fastest(
 
 
 def _expected_conv(layout: Layout, fastest: Timing, candidates: Sequence[Candidate]) -> str | None:
-    """The convolution with which a layout is timed once all convolutions have been in another."""
+    """The convolution for timing a layout after all convolutions have been timed in another layout."""
     return candidates[0].conv if layout.chunk == 1 else fastest.candidate.conv
 
 
@@ -144,11 +144,11 @@ def _explain_choice(
 
 
 def time_rounds(executor: Executor, num: int, max_seconds: float = float("inf"), block: int = 1) -> list[float]:
-    """Time some calls after a first one, which does not count.
+    """Time several calls after an untimed first call.
 
     Args:
         executor: The executor.
-        num: The most calls that are timed.
+        num: The maximum number of timed calls.
         max_seconds: The time after which no further call is made.
         block: The number of rounds per call.
 
@@ -165,5 +165,5 @@ def time_rounds(executor: Executor, num: int, max_seconds: float = float("inf"),
 
 
 def _broadcast_timing(seconds: float) -> float:
-    """The measurement of the first process, so that all processes choose the same layout."""
+    """The measurement of the first process, so all processes choose the same layout."""
     return float(multihost_utils.broadcast_one_to_all(seconds))

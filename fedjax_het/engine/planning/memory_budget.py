@@ -1,4 +1,4 @@
-"""Choice of layout and offloading so that a run fits into a memory budget, made before anything runs."""
+"""Choice of layout and offloading to fit a run into a memory budget, before anything runs."""
 
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -30,20 +30,20 @@ _ON_DEVICES = " Several {} keep everything on their devices."
 def build_executor(
     spec: RunSpec, layout: Layout | str, requested_offload: OffloadPolicy, budget: int | None, folder: Path
 ) -> tuple[Executor, LayoutChoice | None]:
-    """Compile a run so that it fits, with everything on the device if possible.
+    """Compile a run so that it fits in memory, with everything on the device if possible.
 
     Args:
         spec: The run.
-        layout: The layout; "auto" chooses the fastest that fits, with the fastest convolution off the CPU.
+        layout: The layout; "auto" selects the fastest that fits, on accelerators with the fastest convolution.
         requested_offload: Where client states and examples are kept; "auto" leaves the device only if memory is short.
-        budget: Bytes on each device; None is what the device has.
+        budget: Bytes per device; None: the memory of the device.
         folder: The folder for client states on disk.
 
     Returns:
-        (The executor, the choice of layout and convolution; None where nothing was timed.)
+        (The executor, the choice of layout and convolution; None if nothing was timed.)
 
     Raises:
-        InputError: Nothing fits; the message tells what each possibility takes. Without a budget: the run clearly
+        InputError: Nothing fits; the message lists the memory of each alternative. Without a budget: the run clearly
             exceeds the memory of the devices.
     """
     requested_offload = _check_offload(requested_offload, len(spec.seeds))
@@ -56,7 +56,7 @@ def build_executor(
 
     def build(candidate: Candidate) -> Executor:
         layout = candidate.layout
-        # Convolutions with conv="auto" are traced as the first of the candidates.
+        # Convolutions with conv="auto" are traced as the first candidate.
         is_first = layout is layouts[0] and candidate.conv in (None, *convs[:1])
         traced = first if is_first else trace_round(candidate.adapt(spec), layout)
         executor = compile_executor(traced, offload, folder)
@@ -94,10 +94,10 @@ def build_executor(
 
 
 def device_capacity(spec: RunSpec, layout: Layout) -> float:
-    """The bytes that one device of the layout can hold; infinity where that is not known.
+    """The memory of one device of the layout in bytes; infinity if unknown.
 
-    On CPUs: an equal part of the machine's memory and swap, plus the examples, which JAX shares with NumPy or which are
-    mapped from a file.
+    On CPUs: an equal share of the machine's memory and swap, plus the examples, which JAX shares with NumPy or which
+    are mapped from a file.
     """
     is_shared = target_platform() == "cpu"
     return layout.device_memory + (tree.num_bytes(spec.federation.data.examples) if is_shared else 0)
@@ -113,7 +113,7 @@ def _explain_budget(budget: int, refusals: list[str]) -> str:
 
 
 def _check_offload(requested_offload: OffloadPolicy, num_algorithms: int) -> OffloadPolicy:
-    """Raise InputError for offloading that several processes or algorithms do not support."""
+    """Raise InputError for offloading with multiple processes or algorithms, which is not supported."""
     if jax.process_count() == 1 and num_algorithms == 1:
         return requested_offload
     one, several = ("algorithm", "algorithms") if num_algorithms > 1 else ("process", "processes")
@@ -143,7 +143,7 @@ def _conv_candidates(spec: RunSpec) -> tuple[str, ...]:
 def _build_fastest(
     layouts: Sequence[Layout], smaller: Iterable[Layout], convs: Sequence[str], build, rounds: int
 ) -> tuple[Executor, LayoutChoice]:
-    """The fastest candidate; if all are too large, the fastest of the first of the smaller layouts that fits."""
+    """The fastest candidate; if all are too large, the fastest for the first smaller layout that fits."""
     refusals = []
     for among in chain([layouts], ([layout] for layout in smaller)):
         try:
@@ -156,7 +156,7 @@ def _build_fastest(
 def _offload_policies(
     first: TracedRound, requested_offload: OffloadPolicy, budget: int | None, folder: Path
 ) -> Iterator[OffloadPolicy]:
-    """The policies that the request allows, the likely fastest first."""
+    """The allowed policies, likely fastest first."""
     store = "host" if 2 * _stored_bytes(first) < physical_memory() else "disk"
     choices = ("device", store), ("device", "stream")
     allowed = (each if given == AUTO else (given,) for each, given in zip(choices, requested_offload, strict=True))
@@ -169,7 +169,7 @@ def _offload_policies(
 
 # ---- the host --------------------------------------------------------------------------------------------------------
 def _stored_bytes(first: TracedRound) -> int:
-    """Bytes of all client states that could ever differ from the initial one."""
+    """Bytes of all client states that can differ from the initial state."""
     spec = first.spec
     num_touched = min(spec.num_clients, spec.rounds * spec.cohort_size)
     return spec.num_runs * num_touched * tree.num_bytes(first.shapes.state.clients) // spec.num_clients

@@ -1,10 +1,10 @@
-"""Plan of how a round stores the updates of its cohort, from the methods that its aggregator calls.
+"""Plan of how a round stores the updates of its cohort, derived from the calls of its aggregator.
 
 `plan_stack` traces the aggregator and the summaries on a stand-in for the stack, and records what they read:
-* every `weighted_sum` whose weights are known from each upload alone runs while clients train (`stream_sums`);
+* every `weighted_sum` whose weights follow from each upload alone is computed while clients train (`stream_sums`);
 * leaves that are read in bfloat16 are sent and stacked in bfloat16 (`pack_for`);
-* where nothing else is read, the stack has no reader, and the compiler removes it.
-Where a stage of the uplink needs the updates of the whole cohort, they are stacked, and no sum is streamed.
+* if nothing else is read, the compiler removes the stack.
+If a stage of the uplink needs the updates of the whole cohort, they are stacked, and no sum is streamed.
 """
 
 import functools
@@ -30,7 +30,7 @@ class StreamedSum(NamedTuple):
     """A weighted sum that can be computed while clients train."""
 
     per_client: Callable[[Upload], Array]
-    choose: Callable[[Upload], PyTree]  # what is summed
+    choose: Callable[[Upload], PyTree]  # selects the summand
 
 
 UpdateSums = dict[str, list[tuple[Array, PyTree]]]
@@ -40,11 +40,11 @@ AGGREGATOR = "aggregator"  # the key of the aggregator's sums; those of a summar
 
 @dataclass
 class StackPlan:
-    """How an aggregator, and the summaries beside it, read the updates of a round."""
+    """How an aggregator and the summaries read the updates of a round."""
 
-    sums: dict[str, list[StreamedSum]] = field(default_factory=dict)  # by the part that calls for them
+    sums: dict[str, list[StreamedSum]] = field(default_factory=dict)  # by the part that requests them
     packed: set[str] = field(default_factory=set)  # paths of the leaves that are read in bfloat16
-    is_stacked: bool = False  # whether updates are read in other ways, too
+    is_stacked: bool = False  # whether updates are also read in other ways
 
 
 def summary_key(name: str) -> str:
@@ -66,18 +66,18 @@ def plan_stack(
     Args:
         algorithm: The algorithm.
         problem: The learning problem.
-        server: The state of the server; of this and the next three arguments only shapes matter.
+        server: The state of the server; only the shapes of this and the next three arguments are used.
         received: The broadcast of the round.
         upload: One client's upload.
         cohort: The ids of the cohort.
-        num_clients: The number of clients that have training examples.
+        num_clients: The number of clients with training examples.
 
     Returns:
         The plan.
 
     Raises:
-        InputError: An aggregator or a summary reads a quantity that no slot fills; or weights that are declared as
-            known from one upload are computed from others.
+        InputError: An aggregator or a summary reads a quantity that no slot provides; or weights declared to depend on
+            one upload depend on others.
     """
     shape = lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype)  # noqa: E731
     stacked = jax.tree.map(lambda x: jax.ShapeDtypeStruct((*cohort.shape, *x.shape), x.dtype), upload)
@@ -87,8 +87,8 @@ def plan_stack(
     if is_stacked(algorithm.uplink):
         return StackPlan(packed=plan.packed, is_stacked=True)
     captured = _captured_arrays(plan, upload)
-    # Arrays of the algorithm that a weight captures, such as traced hyper-parameters, are the same in a second trace;
-    # arrays of the view are not, and do not exist yet while clients train.
+    # Algorithm arrays captured by a weight, such as traced hyperparameters, are identical in a second trace; arrays of
+    # the view are not, and do not exist yet while clients train.
     again = _captured_arrays(_trace_plan(algorithm, problem, num_clients, shapes), upload) if captured else []
     if [id(each) for each in captured] != [id(each) for each in again]:
         raise InputError(
@@ -116,7 +116,7 @@ def _trace_plan(algorithm: Algorithm, problem: Problem, num_clients: int, shapes
         paths = traverse_util.unflatten_dict({path: path for path in tree.paths(uploads.update)}, sep="/")
 
         def view(key: str) -> ServerView:
-            plan.sums[key] = []  # the attempt before may have ended where it required float64
+            plan.sums[key] = []  # the previous attempt may have stopped when it required float64
             reader = _StackReader(uploads.update, plan, plan.sums[key], lambda upload: upload.update, paths)
             return ServerView(received, without_update, cohort, is_present, num_clients, reader)
 
@@ -144,13 +144,13 @@ def _trace_plan(algorithm: Algorithm, problem: Problem, num_clients: int, shapes
 
 
 def pack_for(plan: StackPlan, update: Variables) -> Variables:
-    """One client's update as it is sent: leaves that are read in bfloat16 are packed."""
+    """One client's update as sent: leaves that are read in bfloat16 are packed."""
     rest, packed = tree.partition(update, plan.packed.__contains__)
     return tree.merge(rest, pack(packed)) if packed else update
 
 
 def stream_sums(plan: StackPlan, upload: Upload, is_present: Array) -> UpdateSums:
-    """What one client adds to the sums of a plan; an absent client adds zeros."""
+    """The contribution of a client to the sums of a plan; zeros for absent clients."""
 
     def add(one: StreamedSum) -> tuple[Array, PyTree]:
         weight = jnp.where(is_present, one.per_client(upload), 0)
@@ -167,7 +167,7 @@ class _StackReader:
     plan: StackPlan
     recorded: list[StreamedSum]
     choose: Callable[[Upload], PyTree]
-    paths: PyTree | None  # of the leaves; None for a stack of reports, which is always kept
+    paths: PyTree | None  # leaf paths; None for a stack of reports, which is always stored
     is_by_tensor: bool = False
 
     def weighted_sum(self, weights: Array, per_client: Callable[[Upload], Array] | None = None) -> PyTree:

@@ -1,6 +1,6 @@
 """The stages between a client's finished update and the server, applied in a round.
 
-Without stages nothing is traced, and a round keeps its bits.
+Without stages nothing is traced, and rounds are bitwise unchanged.
 """
 
 import functools
@@ -15,24 +15,24 @@ from fedjax_het.algorithm import Algorithm, CorruptView, ReceiveView, Sent, Stag
 from fedjax_het.types import Array, Broadcast, Key, Named, PyTree, ServerState, ServerView, Upload, Variables
 
 MEMORY = "uplink"
-"""The name of the stages' part of a client's memory."""
-_CLIENT, _ROUND, _SERVER = 0xFFFFFFFD, 0xFFFFFFFE, 0xFFFFFFFF  # folded into keys; no client has such an id
+"""The key of the stages in a client's memory."""
+_CLIENT, _ROUND, _SERVER = 0xFFFFFFFD, 0xFFFFFFFE, 0xFFFFFFFF  # folded into keys; never client ids
 
 
 def initial_memory(stages: Sequence[Stage], shared: Variables) -> Named:
-    """What a client keeps for the stages before its first round, {} if no stage keeps anything."""
+    """The initial client memory of the stages; {} if no stage has memory."""
     if not any(stage.init for stage in stages):
         return {}
     return {MEMORY: tuple(stage.init(shared) if stage.init else () for stage in stages)}
 
 
 def publish(stages: Sequence[Stage], server: ServerState) -> tuple[PyTree, ...]:
-    """What the server tells clients for each stage."""
+    """The values that the server publishes for each stage."""
     return tuple(stage.publish(state) for stage, state in zip(stages, server.uplink, strict=True))
 
 
 def round_keys(key: Key) -> tuple[Key, Key]:
-    """Derive (the key that clients and server share, the server's own) from the key of a round's clients."""
+    """Derive (the key shared by clients and server, the server's key) from the key of a round's clients."""
     return jax.random.fold_in(key, jnp.uint32(_ROUND)), jax.random.fold_in(key, jnp.uint32(_SERVER))
 
 
@@ -56,11 +56,11 @@ def send(
         client: The client's id.
         num_clients: The number of clients of the run.
         key: The key of (seed, round, client id).
-        round_key: The key that clients and server share.
+        round_key: The key shared by clients and server.
 
     Returns:
-        (The update as the server receives it, the stages' part of the new memory, the numbers of each stage that are
-        summed over clients.)
+        (The update as the server receives it, the new memory of the stages, the values of each stage to sum over
+        clients.)
     """
     kept, sides = list(memory.get(MEMORY, [()] * len(stages))), []
     own_key = jax.random.fold_in(key, jnp.uint32(_CLIENT))
@@ -84,7 +84,7 @@ def send(
 
 
 def is_lying(stages: Sequence[Stage], clients: Array, num_clients: int) -> Array | None:
-    """Whether clients with these ids lie in a stage, [...] bool; None where no stage is an attack."""
+    """Whether clients with these ids attack in a stage, [...] bool; None if no stage is an attack."""
     lies = [stage.attackers(clients, num_clients) for stage in stages if stage.attackers]
     return functools.reduce(jnp.logical_or, lies) if lies else None
 
@@ -92,7 +92,7 @@ def is_lying(stages: Sequence[Stage], clients: Array, num_clients: int) -> Array
 def corrupt(
     stages: Sequence[Stage], stack: Variables, view: ServerView, server: ServerState, num_clients: int, key: Key
 ) -> Variables:
-    """Replace the updates of attackers who know what the others send.
+    """Replace the updates of attackers that know the updates of all other clients.
 
     Args:
         stages: The stages.
@@ -131,17 +131,17 @@ def receive(
     key: Key,
     expected_clients: float,
 ) -> tuple[Variables, tuple[PyTree, ...]]:
-    """Let the stages act on the combined update, in their order.
+    """Apply the stages to the aggregated update, in order.
 
     Args:
         stages: The stages.
         update: The aggregator's update.
-        sides: What clients sent beside their updates, summed.
+        sides: The sums of values that clients sent besides their updates.
         view: The view of the server.
         server: The state of the server.
         num_clients: The number of clients of the run.
         key: The server's key of the round.
-        expected_clients: The expected number of clients of a round.
+        expected_clients: The expected number of clients per round.
 
     Returns:
         (The update for the server optimizer, the new state of each stage.)
@@ -158,7 +158,7 @@ def receive(
 
 
 def check_stages(algorithm: Algorithm) -> None:
-    """Raise InputError where a stage cannot serve the algorithm that it is part of."""
+    """Raise InputError if a stage does not support its algorithm."""
     for stage in algorithm.uplink:
         stage.check(algorithm)
 
@@ -169,19 +169,19 @@ def is_stacked(stages: Sequence[Stage]) -> bool:
 
 
 def hides_examples(stages: Sequence[Stage]) -> bool:
-    """Whether a stage keeps clients' numbers of examples from the server."""
+    """Whether a stage hides clients' numbers of examples from the server."""
     return any(stage.hides_examples for stage in stages)
 
 
 def count_bits(stages: Sequence[Stage], upload: Upload) -> float:
-    """Count the bits of one client's upload: the update as the stages send it, and all else as it is.
+    """Count the bits of a client's upload: the update after all stages, and everything else as it is.
 
     Args:
         stages: The stages.
         upload: The shapes of one client's upload.
 
     Returns:
-        Bits, a whole number for stages whose messages have a fixed length.
+        Bits, an integer for stages with messages of fixed length.
     """
     bits = 8 * tree.num_bytes(upload._replace(update={}))
     sizes = {name: 8.0 * tree.num_bytes(leaves) for name, leaves in upload.update.items()}
@@ -189,7 +189,7 @@ def count_bits(stages: Sequence[Stage], upload: Upload) -> float:
         shapes = _seen(stage, upload.update)
         own = math.fsum(sizes[name] for name in shapes)
         after = stage.bits(own, shapes)
-        # A message over several collections is one message; its bits are counted with the first of them.
+        # The bits of a single message over several collections are counted with the first collection.
         sizes |= dict.fromkeys(shapes, 0.0) | {next(iter(shapes)): after} if shapes else {}
     return bits + math.fsum(sizes.values())
 

@@ -1,4 +1,4 @@
-"""Checksums of the files in a folder, so that a damaged file is noticed before its content is used."""
+"""Checksums of the files in a folder, to detect damaged files before they are used."""
 
 import json
 import zlib
@@ -8,11 +8,11 @@ from fedjax_het._internal.atomic import write
 from fedjax_het._internal.regular_files import open_regular, read_regular
 
 NAME = "checksums.json"
-_BLOCK = 1 << 24  # bytes read at one time
+_BLOCK = 1 << 24  # bytes read at a time
 
 
 def write_checksums(folder: Path) -> None:
-    """Write the checksums of all files below a folder, with which `find_damage` compares them later."""
+    """Write the checksums of all files below a folder, for `find_damage`."""
     files = [file for file in sorted(folder.rglob("*")) if file.is_file() and file != folder / NAME]
     write(folder / NAME, json.dumps({file.relative_to(folder).as_posix(): crc32_of(file) for file in files}))
 
@@ -21,8 +21,8 @@ def find_damage(folder: Path) -> str | None:
     """Compare the files below a folder with their checksums.
 
     Returns:
-        What is wrong with the first file that is missing or differs; None where all are whole, and for a folder
-        without checksums (of an earlier version, or of a process that was killed before it wrote them).
+        A description of the first missing or modified file; None if all are intact, or if the folder has no checksums
+        (written by an earlier version, or by a process that was killed before writing them).
     """
     try:
         expected = json.loads(read_regular(folder / NAME))

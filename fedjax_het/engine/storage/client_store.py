@@ -1,4 +1,4 @@
-"""Client states in host memory or on disk: one record per client, touched only when the client takes part."""
+"""Client states in host memory or on disk: one record per client, accessed only when the client takes part."""
 
 from pathlib import Path
 from typing import Any
@@ -12,10 +12,10 @@ from fedjax_het.types import ClientState, HostArray
 
 
 class ClientStore:
-    """The states of all clients off the device; it takes the place of `State.clients`.
+    """The states of all clients off the device, in place of `State.clients`.
 
-    A client that has not reported in any round has the initial state, which all clients share, and no record: it takes
-    neither memory nor disk.
+    A client that has never reported has the shared initial state and no record, so it takes neither memory nor disk
+    space.
     """
 
     def __init__(self, first: ClientState, num_clients: int, folder: Path | None):
@@ -24,23 +24,23 @@ class ClientStore:
         Args:
             first: The initial state of any client, leaves [seeds, ...].
             num_clients: The number of clients.
-            folder: The folder of the file that holds the states; None keeps them in memory.
+            folder: The folder of the file with the states; None: in memory.
         """
         leaves, self._structure = jax.tree.flatten((first.personal, first.memory))
         fields = [(str(i), leaf.dtype, leaf.shape[1:]) for i, leaf in enumerate(leaves)]
         self._names = [name for name, *_ in fields]
-        self._record = np.dtype([*fields, ("", np.uint8)])  # never of no bytes
+        self._record = np.dtype([*fields, ("", np.uint8)])  # never empty
         self._raw = np.dtype((np.void, self._record.itemsize))  # moved as bytes, not field by field
         self._first = self._pack([np.asarray(leaf) for leaf in leaves], first.rounds.shape)
         self.rounds = np.zeros((*first.rounds.shape, num_clients), np.int32)  # [seeds, clients]
-        self._slot_of_client = np.full(self.rounds.shape, -1, np.int32)  # the number of its record; -1: it has none yet
+        self._slot_of_client = np.full(self.rounds.shape, -1, np.int32)  # record number; -1: no record yet
         self._num_slots = 0
         self._records = MemoryRecords(self._raw) if folder is None else FileRecords(self._raw, folder)
         # {folder of an IncrementalCheckpoint: (its segments, `rounds` when they were written)}
         self.last_checkpoint: dict[Path, tuple[list[Any], np.ndarray]] = {}
 
     def take(self, ids: HostArray) -> ClientState:
-        """Read the states of some clients.
+        """Read the states of the given clients.
 
         Args:
             ids: Client ids, [seeds, n].
@@ -55,7 +55,7 @@ class ClientStore:
         return ClientState(personal, memory, rounds)
 
     def put(self, ids: HostArray, clients: ClientState) -> None:
-        """Replace the states of some clients; a client that has not reported since keeps its record.
+        """Replace the states of the given clients; clients that have not reported since keep their record.
 
         Args:
             ids: Client ids, [seeds, n].
@@ -68,7 +68,7 @@ class ClientStore:
         self._write(chosen, self._pack(leaves, seeds.shape), rounds[seeds, places])
 
     def take_all(self) -> ClientState:
-        """Read the states of all clients, leaves [seeds, clients, ...], as a State on the device holds them."""
+        """Read the states of all clients, leaves [seeds, clients, ...], as in a State on the device."""
         return self.take(np.broadcast_to(np.arange(self.rounds.shape[1]), self.rounds.shape))
 
     @property
@@ -87,14 +87,14 @@ class ClientStore:
         return np.dtype([("seed", "<i4"), ("client", "<i4"), ("rounds", "<i4"), ("record", self._record)])
 
     def to_records(self, seeds: np.ndarray, clients: np.ndarray) -> np.ndarray:
-        """Pack the states of some clients into records of `record_dtype`; seeds, clients and records are [n]."""
+        """Pack the states of the given clients into records of `record_dtype`; seeds, clients and records are [n]."""
         records = np.empty(len(seeds), self.record_dtype)
         records["seed"], records["client"] = seeds, clients
         records["record"], records["rounds"] = self._read(seeds, clients)
         return records
 
     def load_records(self, records: np.ndarray) -> None:
-        """Replace the states of the clients that the records name."""
+        """Replace the states of the clients in the records."""
         chosen = records["seed"], records["client"]
         self._write(chosen, np.ascontiguousarray(records["record"]), records["rounds"])
 
@@ -115,7 +115,7 @@ class ClientStore:
         self._records.write(numbers, records.view(self._raw))
 
     def _pack(self, leaves: list[np.ndarray], shape: tuple[int, ...]) -> np.ndarray:
-        records = np.zeros(shape, self._record)  # zeros in the nameless field, too: equal states, equal bytes
+        records = np.zeros(shape, self._record)  # also zero in the unnamed field, so equal states have equal bytes
         for name, leaf in zip(self._names, leaves, strict=True):
             records[name] = leaf
         return records

@@ -1,8 +1,8 @@
 """Incremental checkpoints of a client store: each one writes the states that have changed since the last.
 
 The states of a checkpoint are a list of segments, files that are written once; records of later segments replace those
-of earlier ones. Where the list would hold more than twice as many records as there are clients with a record, one
-segment is written with all of them: the time and the disk space of checkpoints stay proportional to what changes.
+of earlier ones. If the list would contain more than twice as many records as there are clients with records, a single
+segment with all of them is written. Time and disk space of checkpoints thus stay proportional to the changes.
 """
 
 import os
@@ -18,11 +18,11 @@ from fedjax_het._internal.regular_files import open_regular
 from fedjax_het.engine.storage.checksums import crc32_of
 from fedjax_het.engine.storage.client_store import ClientStore
 
-_BUFFER_SIZE = 1 << 26  # bytes that are in memory besides the store
+_BUFFER_SIZE = 1 << 26  # bytes in memory besides the store
 
 
 class CheckpointSegment(TypedDict):
-    """A file of records, as a checkpoint lists it."""
+    """A file of records, as listed in a checkpoint."""
 
     file: str
     num_records: int
@@ -36,14 +36,14 @@ class IncrementalCheckpoint:
         self._folder = folder
 
     def write(self, round: int, store: ClientStore) -> list[CheckpointSegment]:
-        """Write what has changed in a store since the last call, and wait until it is on the disk.
+        """Write the changes in a store since the last call, and wait until they are on disk.
 
         Args:
-            round: The number of rounds done.
+            round: The number of completed rounds.
             store: The client states.
 
         Returns:
-            The segments that `read` needs to restore the store, in order.
+            The segments for `read`, in order.
         """
         segments, rounds = store.last_checkpoint.get(self._folder, ([], 0))
         chosen = store.rounds != rounds
@@ -77,7 +77,7 @@ class IncrementalCheckpoint:
         """Restore a store.
 
         Args:
-            segments: What `write` returned.
+            segments: The result of `write`.
             store: The store whose states are replaced.
 
         Raises:
@@ -100,7 +100,7 @@ class IncrementalCheckpoint:
         """Look for missing files and, if `is_thorough`, for files that differ from their checksums.
 
         Returns:
-            What is wrong with the first such segment; None where all are whole.
+            A description of the first damaged segment; None if all are intact.
         """
         for segment in segments:
             path = self._folder / segment["file"]
@@ -111,7 +111,7 @@ class IncrementalCheckpoint:
         return None
 
     def prune(self, segments: Iterable[CheckpointSegment]) -> None:
-        """Delete all files but these segments, those of all checkpoints that stay."""
+        """Delete all files except these segments, which are those of the remaining checkpoints."""
         known = {segment["file"] for segment in segments}
         for path in self._folder.glob("*"):
             if path.name not in known:

@@ -1,4 +1,4 @@
-"""Numbered records of one size, in memory or in a file; either grows when a new number is first written."""
+"""Numbered records of equal size, in memory or in a file, which grow when a new number is first written."""
 
 import tempfile
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ _BLOCK = 1 << 26  # bytes that memory grows by
 
 
 class MemoryRecords:
-    """Records in memory, in blocks, so that growing copies no record."""
+    """Records in memory, in blocks, so growth does not copy records."""
 
     def __init__(self, record: np.dtype):
         self._record, self._block_size, self._blocks = record, max(1, _BLOCK // record.itemsize), []
@@ -36,9 +36,9 @@ class MemoryRecords:
 
 
 class FileRecords:
-    """Records in a temporary file without a name, which vanishes with this process however it ends.
+    """Records in an unnamed temporary file, which disappears with this process in any case.
 
-    The file is read and written, not mapped: mapped pages count as memory of the process, and each costs a page fault.
+    The file is read and written, not mapped: mapped pages count as process memory, and each costs a page fault.
     """
 
     def __init__(self, record: np.dtype, folder: Path):
@@ -57,7 +57,7 @@ class FileRecords:
         self._file.flush()
 
     def _seek_each(self, numbers: np.ndarray, records: np.ndarray) -> Iterator[np.ndarray]:
-        """Yield the bytes of one record after the other, with the file positioned at that record."""
+        """Yield the bytes of each record, with the file positioned at that record."""
         size = self._record.itemsize
         for number, content in zip(numbers.tolist(), records.view(np.uint8).reshape(-1, size), strict=True):
             self._file.seek(number * size)
@@ -65,5 +65,5 @@ class FileRecords:
 
 
 def nearest_existing_folder(folder: Path) -> Path:
-    """The folder if it exists, else the nearest of its parents that does."""
+    """The folder, or its nearest existing parent."""
     return next(place for place in (folder, *folder.absolute().parents) if place.exists())
