@@ -1,4 +1,4 @@
-"""Execution of rounds with client states, examples or both streamed from the host, one cohort at a time."""
+"""Execution of rounds that stream client states, examples or both from the host, one cohort at a time."""
 
 import time
 from concurrent import futures
@@ -30,14 +30,14 @@ from fedjax_het.types import Array, ClientData, ClientState, Examples, HostArray
 
 
 class PrefetchedStates(NamedTuple):
-    """The client states of a round, read from the store while the round before still runs.
+    """The client states of a round, read from the store while the previous round still runs.
 
-    Leaves [seeds, slots, ...]. A client that also takes part in the round before has a stale state here; `positions`
-    says where the round's program finds the new one on the device.
+    Leaves [seeds, slots, ...]. Clients that also take part in the previous round have stale states here; `positions`
+    locates their new states on the device.
     """
 
     states: ClientState
-    positions: Array  # the client's position in the round before; -1: it took no part, and its state here is current
+    positions: Array  # the client's position in the previous round; -1: absent there, so its state here is current
 
 
 def load_states(store: ClientStore, cohort: Cohort, before: HostArray | None, layout: Layout) -> PrefetchedStates:
@@ -46,11 +46,11 @@ def load_states(store: ClientStore, cohort: Cohort, before: HostArray | None, la
     Args:
         store: The client states.
         cohort: The cohort.
-        before: The ids [seeds, n] of the cohort that still trains; None where the store is up to date.
+        before: The ids [seeds, n] of the cohort still in training; None if the store is up to date.
         layout: The layout of the devices.
 
     Returns:
-        The states, and which of them are stale.
+        The states, and the positions of new states for stale ones.
     """
     positions = np.full(cohort.ids.shape, -1, np.int32)
     if before is not None:
@@ -59,7 +59,7 @@ def load_states(store: ClientStore, cohort: Cohort, before: HostArray | None, la
 
 
 def store_states(store: ClientStore, ids: HostArray, clients: ClientState) -> None:
-    """Write the states that a round returns to the store, as soon as the round has ended.
+    """Write the states returned by a round to the store, as soon as the round has finished.
 
     Args:
         store: The client states.
@@ -70,7 +70,7 @@ def store_states(store: ClientStore, ids: HostArray, clients: ClientState) -> No
 
 
 def _positions_among(before: HostArray, ids: HostArray) -> np.ndarray:
-    """The position of each id in `before`; -1 where it does not occur."""
+    """The position of each id in `before`; -1 if absent."""
     order = np.argsort(before)
     positions = order[np.minimum(np.searchsorted(before, ids, sorter=order), len(before) - 1)]
     return np.where(before[positions] == ids, positions, -1).astype(np.int32)
@@ -80,20 +80,20 @@ class FinishedRound(NamedTuple):
     """The results of a round that the host has yet to fetch from the device."""
 
     cohort: Cohort
-    clients: ClientState | None  # leaves [seeds, slots, ...]; None where all states stay on the device
+    clients: ClientState | None  # leaves [seeds, slots, ...]; None if all states stay on the device
     metrics: RoundMetrics
 
 
 class StreamingExecutor(Executor):
-    """An `Executor` that keeps client states, examples or both off the device; kept off, clients are a ClientStore.
+    """An `Executor` that keeps client states (as a ClientStore), examples or both off the device.
 
-    While a round runs, a thread writes the states of the round before to the store, reads those of the next round, and
-    copies the next round's examples to the device. The state of a client that takes part in two successive rounds stays
-    on the device between them.
+    While a round runs, a thread writes the states of the previous round to the store, reads those of the next round,
+    and copies the next round's examples to the device. The state of a client that takes part in two successive rounds
+    stays on the device.
     """
 
     def __init__(self, traced: TracedRound, offload: OffloadPolicy, folder: Path | None = None):
-        """Compile a round; the evaluation is compiled when it is first needed.
+        """Compile a round; the evaluation is compiled on first use.
 
         Args:
             traced: The round.
@@ -111,7 +111,7 @@ class StreamingExecutor(Executor):
         shardings = sharding.state_shardings(layout)
         self._initialize = jit_initializer(spec.map_over_runs(self._initial_state, (0, None)), layout, shardings)
         shapes = jax.eval_shape(self._initialize, self._keys, self._example)
-        self.shapes = sharding.with_shardings(shapes, layout)  # of the state that a round takes
+        self.shapes = sharding.with_shardings(shapes, layout)  # shapes of a round's input state
         batch, examples = replicated_shapes(self._prefetcher.shapes, layout)
         carried_over = (self.shapes.clients, batch.cohort.ids) if self._is_stored else ()
         COMPILATION_LOG.info("compiling rounds, %s", layout)
@@ -190,10 +190,10 @@ class StreamingExecutor(Executor):
         next_cohort: Cohort | None,
         is_last: bool,
     ) -> tuple[PrefetchedCohort | None, PrefetchedStates | None, list[RoundMetrics]]:
-        """Do the host's work while a cohort trains: collect the round before, and prefetch for the next.
+        """Do the host's work while a cohort trains: collect the previous round, and prefetch for the next.
 
         `is_last`: the next round belongs to another call of `advance`, which loads its states itself.
-        Returns (the next cohort's examples, its states, the metrics of the round before).
+        Returns (the next cohort's examples, its states, the metrics of the previous round).
         """
         metrics, states = self._collect_round(store, finished), None
         if store is not None and next_cohort is not None and not is_last:
@@ -211,7 +211,7 @@ class StreamingExecutor(Executor):
 
     # ---- programs ----------------------------------------------------------------------------------------------------
     def _initial_state(self, key: Key, inputs: Array) -> State:
-        """The initial state; its clients are one cohort where client states are kept off the device, else all."""
+        """The initial state; its clients are one cohort if client states are off the device, otherwise all."""
         spec, layout = self.traced.spec, self.traced.layout
         num_rows = layout.round_up(spec.cohort_size) if self._is_stored else layout.count_client_rows(spec.num_clients)
         return initialization.broadcast_clients(self.traced.round.initial_state(key, inputs), num_rows)
@@ -227,8 +227,8 @@ class StreamingExecutor(Executor):
     ) -> tuple[State, RoundMetrics]:
         """Run one round.
 
-        `carried_over`: the client states of the round before, and the position in it of each client of this round
-        (`PrefetchedStates.positions`); () where all client states are on the device.
+        `carried_over`: the client states of the previous round, and the positions there of this round's clients
+        (`PrefetchedStates.positions`); () if all client states are on the device.
         """
         data = ClientData(examples, batch.train, batch.valid, HIDDEN_TEST_ROWS)
         if not carried_over:

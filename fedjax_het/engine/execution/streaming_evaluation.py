@@ -1,4 +1,4 @@
-"""Evaluation with client states, examples or both streamed from the host: in pieces, the next one prefetched."""
+"""Evaluation that streams client states, examples or both from the host, in prefetched pieces."""
 
 import math
 from concurrent.futures import Executor
@@ -53,7 +53,7 @@ _TRAINING = ("train", "valid")
 class StreamedEvaluation:
     """The evaluation of `make_evaluation` in pieces.
 
-    It applies the same functions to the same batches and blocks of clients in the same order, and gives the same bits.
+    Applies the same functions to the same batches and client blocks in the same order; results are bitwise equal.
     """
 
     def __init__(self, traced: TracedRound, state: State, prefetcher: ExamplePrefetcher):
@@ -61,7 +61,7 @@ class StreamedEvaluation:
 
         Args:
             traced: The round.
-            state: The shapes of the state that a round takes.
+            state: The shapes of a round's input state.
             prefetcher: The loader of examples.
         """
         self._traced, self._prefetcher, self._layout, spec = traced, prefetcher, traced.layout, traced.spec
@@ -92,7 +92,7 @@ class StreamedEvaluation:
         mean_personal = self._mean_personal(state.clients, pool) if self._has_personal_leaves else {}
         inputs = prefetch(pool, self._load_piece, self._pieces)
         for (table, _), piece in zip(self._pieces, inputs, strict=True):
-            # Waiting keeps pieces from accumulating on the device.
+            # Waiting prevents pieces from accumulating on the device.
             totals, values = jax.block_until_ready(
                 self._score[table](tested.shared, mean_personal, server.round, totals, *piece)
             )
@@ -110,14 +110,14 @@ class StreamedEvaluation:
 
     @property
     def extra_bytes(self) -> int:
-        """Peak bytes on a device in addition to what a round holds; a round's examples give way to two pieces."""
+        """Peak bytes per device beyond those of a round; two pieces replace a round's examples."""
         if not self._prefetcher.is_streaming:
             return max(cost.temporary_bytes(program) for program, _ in self._program_inputs)
         sizes = [cost.temporary_bytes(program) + 2 * tree.num_bytes(inputs) for program, inputs in self._program_inputs]
         return max(sizes) - tree.num_bytes(self._prefetcher.shapes)
 
     def _score_personal(self, state: State, pool: Executor) -> tuple[dict[str, np.ndarray], dict[str, HostArray]]:
-        """(Sums, predictions) of the clients' own models; no predictions without requested metrics."""
+        """(Sums, predictions) of personal models; no predictions without requested metrics."""
         blocks = prefetch(pool, lambda number: self._load_block(state.clients, number), range(self._num_blocks))
         parts = [jax.tree.map(np.asarray, self._score_own(state.server, *block, self._keys)) for block in blocks]
         num_clients = self._traced.spec.num_clients
@@ -125,7 +125,7 @@ class StreamedEvaluation:
         return {name: sums for name, (sums, _) in joined.items()}, {name: each for name, (_, each) in joined.items()}
 
     def _mean_personal(self, clients: Clients, pool: Executor) -> Variables:
-        """`scoring.mean_personal_variables`; blocks without a trained client, which would add zeros, are skipped."""
+        """`scoring.mean_personal_variables`; blocks without trained clients, which add zeros, are skipped."""
         rounds = np.asarray(clients.rounds)[:, : self._traced.spec.num_clients]
         shares = np.asarray(self._shares(self._layout.replicate(rounds)))
         ids, is_client = self._client_ids(np.arange(self._num_blocks)[:, None])
@@ -138,7 +138,7 @@ class StreamedEvaluation:
 
     # ---- loading of pieces -------------------------------------------------------------------------------------------
     def _steps_per_piece(self, batches: Batches) -> int:
-        """Where examples are streamed, as many steps as take half of a round's examples, but at least two."""
+        """With streamed examples, the number of steps for half of a round's examples, but at least two."""
         num_steps, *step = batches.index.shape
         most = self._prefetcher.num_slots // (2 * math.prod(step)) if self._prefetcher.is_streaming else num_steps
         return min(max(2, most), num_steps)
@@ -172,24 +172,24 @@ class StreamedEvaluation:
         return replicate(states) if is_stored else self._take[with_memory](states, replicate(ids))
 
     def _client_ids(self, number: int | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """(Ids of a block of clients; False for padding.)"""
+        """(Ids of a block of clients, whether each is a client rather than padding.)"""
         ids, num_clients = number * self._block + np.arange(self._block), self._traced.spec.num_clients
         return np.minimum(ids, num_clients - 1).astype(np.int32), ids < num_clients
 
     def _has_row_per_client(self, rows: Rows) -> bool:
-        """Whether each client has its own row; else all share a single one."""
+        """Whether each client has its own row, rather than all sharing one."""
         return len(rows.count) == self._traced.spec.num_clients
 
     @property
     def _tables(self) -> Tables:
-        """The index tables of what own models are scored on, and, where a rule makes them, of what it trains on."""
+        """The index tables for scoring personal models, and for training them if a rule does so."""
         data = self._traced.spec.federation.data
         training = dict(zip(_TRAINING, (data.train, data.valid), strict=True)) if self._is_made else {}
         return {**self._personal_rows, **training}
 
     @property
     def _num_example_slots(self) -> int:
-        """Slots for the examples of any block of clients, and one for padding."""
+        """Slots for the examples of any block of clients, plus one for padding."""
         total = np.ones(self._num_blocks, int)
         for rows in self._tables.values():
             if self._has_row_per_client(rows):
@@ -280,7 +280,7 @@ class StreamedEvaluation:
 
 
 def _float_dtype() -> np.dtype:
-    """The dtype of `float` in JAX as it is now configured."""
+    """The dtype of `float` in the current JAX configuration."""
     return jax.dtypes.canonicalize_dtype(float)
 
 

@@ -1,4 +1,4 @@
-"""Tracing of a round: shapes and consistency of an algorithm's slots, checked before anything is compiled."""
+"""Tracing of a round: checks the shapes and consistency of an algorithm's slots before compilation."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -46,12 +46,12 @@ class TracedRound(NamedTuple):
     spec: RunSpec
     layout: Layout
     round: Round
-    train: Callable  # (hyper-parameters, *arguments of Round.train); compilation reuses the trace that was checked
-    shapes: RoundShapes  # of one run
+    train: Callable  # (hyperparameters, *arguments of Round.train); compilation reuses the checked trace
+    shapes: RoundShapes  # for one run
     hyper_parameters: Mapping[str, Array] = MappingProxyType({})
 
     def with_hyper_parameters(self, hyper_parameters: Mapping[str, Array]) -> "TracedRound":
-        """Build the round from hyper-parameters of a sweep, which may be tracers; {} for a single algorithm."""
+        """Build the round from hyperparameters of a sweep, which may be tracers; {} for a single algorithm."""
         round = (
             self.spec.round(self.layout, self.spec.sweep.build(hyper_parameters)) if hyper_parameters else self.round
         )
@@ -62,17 +62,17 @@ class TracedRound(NamedTuple):
     ) -> tuple[State, RoundMetrics]:
         """Run a round of a cohort, client states [slots, ...] in and out.
 
-        The round is the body of a loop with a single iteration. XLA fuses no operation across the edge of a loop, so
-        the round compiles to the same arithmetic, and gives the same bits, whether its clients are gathered from the
-        whole population on the device or copied from the host. XLA would inline a loop whose bound is a
-        constant 1; therefore the bound is an argument of the program.
+        The round is the body of a loop with a single iteration. XLA does not fuse across loop boundaries, so the round
+        compiles to the same arithmetic, with bitwise equal results, whether its clients are gathered from the whole
+        population on the device or copied from the host. The bound is an argument of the program because XLA would
+        inline a loop with constant bound 1.
 
         Args:
             state: The state with the cohort's clients.
             cohort: The cohort.
             data: The cohort's data.
             key: The key of the run.
-            opaque_one: [] int32, the bound: 1, as a value that the compiler does not know.
+            opaque_one: [] int32, the bound: 1, as a value unknown to the compiler.
 
         Returns:
             (The new state with the cohort's clients, the metrics of the round.)
@@ -91,14 +91,14 @@ class TracedRound(NamedTuple):
     def with_population(
         self, state: State, cohort: Cohort, data: ClientData, key: Key, opaque_one: Array
     ) -> tuple[State, RoundMetrics]:
-        """Run a round as `cohort_only` does, with the states of all clients in `state`."""
+        """Run a round as in `cohort_only`, with the states of all clients in `state`."""
         return with_population(self.cohort_only, self.spec.participation.is_everyone, self.layout)(
             state, cohort, data, key, opaque_one
         )
 
 
 def trace_round(spec: RunSpec, layout: Layout) -> TracedRound:
-    """Trace a round, and refuse combinations that would train without meaning.
+    """Trace a round, and raise an error for invalid combinations.
 
     Args:
         spec: The run.
@@ -108,11 +108,10 @@ def trace_round(spec: RunSpec, layout: Layout) -> TracedRound:
         The traced round.
 
     Raises:
-        InputError: A published quantity that no client reports; a part that reads what no slot fills; a state whose
-            shape a round would change; batches of one example under batch normalization; amplitude normalization of
-            images whose means have both signs; moments of clients' examples beside differential privacy; no client
-            with a training example; a hyper-parameter that cannot be swept; a client that an option names and that the
-            federation lacks.
+        InputError: A published quantity is not reported by clients; a part reads a quantity that no slot provides; a
+            round changes the shape of a state; batches of one example with batch normalization; amplitude normalization
+            of images with means of both signs; moments of clients' examples with differential privacy; no client has
+            training examples; a hyperparameter cannot be swept; an option refers to a client outside the federation.
     """
     round, federation = spec.round(layout), spec.federation
     provided = [*spec.algorithm.survey, *spec.algorithm.reports]
@@ -137,7 +136,7 @@ def trace_round(spec: RunSpec, layout: Layout) -> TracedRound:
     try:
         train, initial, shapes = _trace(spec, layout, round)
     except (ValueError, TypeError) as error:
-        _check_outputs(round.problem, federation)  # it traces the model, and explains most of these errors
+        _check_outputs(round.problem, federation)  # traces the model, and explains most of these errors
         if not spec.sweep.values:
             raise
         _check_sweep(spec, layout, error)
@@ -148,7 +147,7 @@ def trace_round(spec: RunSpec, layout: Layout) -> TracedRound:
 
 
 def _trace(spec: RunSpec, layout: Layout, round: Round) -> tuple[Callable, State, RoundShapes]:
-    """(`TracedRound.train`, shapes of the initial state, of a round); of a sweep the round is built from tracers."""
+    """(`TracedRound.train`, shapes of the initial state, of a round); for a sweep, the round is built from tracers."""
     key, data, runs = make_key(0), spec.federation.data, spec.hyper_parameters()
 
     def build(hyper_parameters: Mapping[str, Array]) -> Round:
@@ -177,7 +176,7 @@ def _trace(spec: RunSpec, layout: Layout, round: Round) -> tuple[Callable, State
 
 
 def _check_sweep(spec: RunSpec, layout: Layout, error: Exception) -> NoReturn:
-    """Raise InputError with the hyper-parameters that cannot be traced, or what is wrong with any of the values."""
+    """Raise InputError with the hyperparameters that cannot be traced, or with the error for an invalid value."""
     trace_round(replace(spec, sweep=spec.sweep.restrict()), layout)
     each = {name: replace(spec, sweep=spec.sweep.restrict(name)) for name in spec.sweep.values}
     names = [name for name, restricted in each.items() if not _is_traceable(restricted, layout)]
@@ -196,8 +195,8 @@ def _is_traceable(spec: RunSpec, layout: Layout) -> bool:
 
 
 def _check_states(spec: RunSpec, layout: Layout, initial: State) -> None:
-    """Raise InputError where a run of a sweep has another state than the same run alone: neither could continue from
-    the checkpoints of the other."""
+    """Raise InputError if a run of a sweep has another state than the same run alone, since neither could continue
+    from checkpoints of the other."""
     for index, algorithm in enumerate(spec.sweep.algorithms if spec.sweep.values else ()):
         own_state = jax.eval_shape(spec.round(layout, algorithm).init, make_key(0), spec.federation.data)
         if differing := sorted(tree.describe_leaves(own_state).items() ^ tree.describe_leaves(initial).items()):
@@ -246,8 +245,8 @@ def _check_batch_norm(algorithm: Algorithm, problem: LocalProblem, federation: F
 
 
 def _check_amplitude(shared: Variables, federation: Federation) -> None:
-    """What replaces amplitudes keeps the phase, and the sign of an image's mean is phase: where the means have both
-    signs, it makes them +a and -a instead of equal."""
+    """Amplitude replacement preserves the phase, which includes the sign of an image's mean: means of both signs would
+    become +a and -a instead of equal."""
     if "amplitude" not in shared and "images" not in shared.get("outline", {}):
         return
     rows = federation.data.train
@@ -263,7 +262,7 @@ def _check_amplitude(shared: Variables, federation: Federation) -> None:
 
 
 def _check_outputs(problem: LocalProblem, federation: Federation) -> None:
-    """Raise InputError unless the model's outputs and the labels are both for classes, or both for masks."""
+    """Raise InputError unless model outputs and labels are both for classes, or both for masks."""
     model, key = problem.model, make_key(0)
 
     def logits(inputs: Array) -> Array:
