@@ -63,7 +63,7 @@ class EarlyStopping:
             scores: The metric of each evaluation, [seeds].
 
         Returns:
-            The position of the evaluation; None if training goes on.
+            The index of the evaluation; None if training continues.
         """
         sign = 1 if is_larger_better(self.metric) else -1
         best, since, has_ended = -np.inf, 0, False

@@ -168,7 +168,7 @@ class Simulation:
         """Run several rounds in one call.
 
         Args:
-            state: The state; its buffers are donated.
+            state: The state; it must not be used afterwards.
             num_rounds: The number of rounds, at most `evaluate_every`.
 
         Returns:

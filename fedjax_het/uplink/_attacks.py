@@ -25,7 +25,7 @@ from fedjax_het.uplink._clipping import Collections
 from fedjax_het.validation import Count, Finite, NonNegative, Positive, Seed, validate_arguments
 
 
-# ---- lies about one's own update -------------------------------------------------------------------------------------
+# ---- attacks by own updates -----------------------------------------------------------------------------------------
 @validate_arguments
 def attack_sign_flip(
     factor: Positive = 1.0, *, collections: Collections = "all", **attackers: Unpack[Attackers]
@@ -84,7 +84,7 @@ def _attack(attackers: Attackers, collections: Collections, **slots: Any) -> Sta
     return Stage(collections=collections, attackers=lies, named_clients=named, **slots)
 
 
-# ---- lies about what all others send ---------------------------------------------------------------------------------
+# ---- attacks with knowledge of all updates ---------------------------------------------------------------------------
 @validate_arguments
 def attack_inner_product(
     factor: Positive = 2.0, *, collections: Collections = "all", **attackers: Unpack[Attackers]

@@ -26,7 +26,7 @@ class Executor(ABC):
 
     @abstractmethod
     def advance(self, state: State, num_rounds: int) -> tuple[State, RoundMetrics]:
-        """Run several rounds; `state` is donated. The metrics are NumPy arrays [runs, num_rounds, ...]."""
+        """Run several rounds, which invalidates `state`. The metrics are NumPy arrays [runs, num_rounds, ...]."""
 
     @abstractmethod
     def evaluate(self, state: State) -> Evaluation:

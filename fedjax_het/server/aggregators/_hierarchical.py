@@ -84,8 +84,8 @@ def hierarchical_mean(
 
         first round:   u = 1/m sum_i g_i,   r = u
         then, tensor by tensor:   sort by <g_i, r>; pair best with worst, the second with the last but one, ...
-            each pair in conflict:   a' = a - a.b/(|b|^2 + eps) b,   b' = b - a.b/(|a|^2 + eps) a;   a' + b' goes on,
-            an odd one goes on as it is, until two are left:
+            each pair in conflict:   a' = a - a.b/(|b|^2 + eps) b,   b' = b - a.b/(|a|^2 + eps) a;   a' + b' advances,
+            an odd update advances unchanged, until two are left:
             a' = a - a.b/(|b|^2 + eps) b,   b' = b - a.b/(|a'|^2 + eps) a'
         u = (a' + b')/m,   r <- decay r + (1 - decay) u
 
