@@ -18,13 +18,13 @@ class NonFiniteError(FloatingPointError):
     """A client sent NaN or infinity, and the run is set to stop at that."""
 
 
-def shorten(value: object, most: int = 60) -> str:
+def shorten(value: object, max_length: int = 60) -> str:
     """The repr of a value for messages; a long one is cut in the middle."""
     try:
         text = repr(value)
     except ValueError:  # Python writes no integer of more than 4,300 digits
         text = "a number of thousands of digits"
-    return text if len(text) <= most else f"{text[: most // 2]}...{text[-most // 4 :]}"
+    return text if len(text) <= max_length else f"{text[: max_length // 2]}...{text[-max_length // 4 :]}"
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

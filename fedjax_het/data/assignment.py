@@ -66,13 +66,13 @@ def check_has_classes(examples: LabeledExamples) -> None:
         )
 
 
-def check_enough_examples(num: int, num_clients: int, least: int) -> None:
+def check_enough_examples(num: int, num_clients: int, min_examples: int) -> None:
     """Refuse more clients than can have `least` examples each, or one where `least` is 0."""
     if num_clients < 1:
         raise InputError(f"num_clients is {num_clients}. Give 1 or more.")
-    least = max(least, 1)
-    if least * num_clients > num:
+    min_examples = max(min_examples, 1)
+    if min_examples * num_clients > num:
         raise InputError(
-            f"{num_clients} clients with at least {least} each need {least * num_clients} examples, but there are "
-            f"{num}. Give fewer clients or a smaller min_examples."
+            f"{num_clients} clients with at least {min_examples} each need {min_examples * num_clients} examples, but "
+            f"there are {num}. Give fewer clients or a smaller min_examples."
         )

@@ -134,8 +134,8 @@ class Dataset:
                     "float32 for arrays that are not images."
                 )
         elif self.has_tokens and self.inputs.ndim == 2 and self.inputs.itemsize <= 4:
-            if (least := int(self.inputs.min())) < 0:
-                raise InputError(f"{self.name}: the inputs hold the token {least}. Number tokens from 0.")
+            if (smallest := int(self.inputs.min())) < 0:
+                raise InputError(f"{self.name}: the inputs hold the token {smallest}. Number tokens from 0.")
         elif self.inputs.dtype != np.float32 or self.inputs.ndim < 2:
             raise InputError(
                 f"{self.name}: inputs are {self.inputs.dtype} of shape {self.inputs.shape}. Give uint8 images "

@@ -25,7 +25,7 @@ def iid() -> Partition:
 
     def partition(examples: LabeledExamples, num_clients: int, rng: np.random.Generator) -> list[np.ndarray]:
         num = len(examples.labels)
-        check_enough_examples(num, num_clients, least=1)
+        check_enough_examples(num, num_clients, min_examples=1)
         parts = split_by_sizes(rng.permutation(num), rounding.split_evenly(num, num_clients))
         return [np.sort(part) for part in parts]
 
@@ -138,7 +138,7 @@ def shards(classes_per_client: Count) -> Partition:
 
     def partition(examples: LabeledExamples, num_clients: int, rng: np.random.Generator) -> list[np.ndarray]:
         check_has_classes(examples)
-        check_enough_examples(len(examples.labels), num_clients, least=1)
+        check_enough_examples(len(examples.labels), num_clients, min_examples=1)
         sizes = np.bincount(examples.labels, minlength=examples.num_classes)
         counts = np.zeros((num_clients, examples.num_classes), int)
         missing = np.full(num_clients, classes_per_client)
@@ -156,15 +156,15 @@ def shards(classes_per_client: Count) -> Partition:
 def _count_shards(sizes: np.ndarray, num_clients: int, classes_per_client: int) -> np.ndarray:
     """[class] the number of shards of each class."""
     present, num_shards = np.flatnonzero(sizes), num_clients * classes_per_client
-    most = np.minimum(sizes[present], num_clients)
-    if not len(present) <= num_shards <= most.sum():
+    max_shards = np.minimum(sizes[present], num_clients)
+    if not len(present) <= num_shards <= max_shards.sum():
         raise InputError(
             f"shards: {num_clients} clients of {classes_per_client} classes each take {num_shards} shards, but the "
-            f"{len(present)} classes that there are make {len(present)} to {most.sum()}. Change classes_per_client or "
-            "the number of clients."
+            f"{len(present)} classes that there are make {len(present)} to {max_shards.sum()}. Change "
+            "classes_per_client or the number of clients."
         )
     result = np.zeros(len(sizes), int)
-    result[present] = rounding.apportion(sizes[present], num_shards, most)
+    result[present] = rounding.apportion(sizes[present], num_shards, max_shards)
     return result
 
 

@@ -40,14 +40,14 @@ def split_evenly(total: int, num_parts: int) -> np.ndarray:
     return np.full(num_parts, total // num_parts) + (np.arange(num_parts) < total % num_parts)
 
 
-def apportion(sizes: np.ndarray, num_seats: int, most: np.ndarray) -> np.ndarray:
+def apportion(sizes: np.ndarray, num_seats: int, max_seats: np.ndarray) -> np.ndarray:
     """Apportion `num_seats` to parties of these sizes (Webster's method): at least one each, at most `most` each.
 
-    Needs len(sizes) <= num_seats <= sum(most).
+    Needs len(sizes) <= num_seats <= sum(max_seats).
     """
     seats = np.ones(len(sizes), int)
     for _ in range(num_seats - len(sizes)):
-        claims = np.where(seats < most, sizes / (seats + 0.5), -1.0)
+        claims = np.where(seats < max_seats, sizes / (seats + 0.5), -1.0)
         seats[np.argmax(claims)] += 1
     return seats
 
@@ -85,9 +85,9 @@ def controlled_rounding(amounts: np.ndarray, rows: np.ndarray, columns: np.ndarr
     missing, left = (rows - counts.sum(axis=1)).tolist(), (columns - counts.sum(axis=0)).tolist()
     order = np.argsort(counts - amounts, axis=None, kind="stable")
     entries = list(zip(*(axis.tolist() for axis in np.unravel_index(order, counts.shape)), strict=True))
-    for most in (1, sum(missing)):
+    for max_seats in (1, sum(missing)):
         for row, column in entries:
-            more = min(most, missing[row], left[column])
+            more = min(max_seats, missing[row], left[column])
             if more > 0:
                 counts[row, column] += more
                 missing[row] -= more
@@ -95,15 +95,15 @@ def controlled_rounding(amounts: np.ndarray, rows: np.ndarray, columns: np.ndarr
     return counts
 
 
-def enforce_minimum(parts: list[np.ndarray], least: int) -> list[np.ndarray]:
+def enforce_minimum(parts: list[np.ndarray], minimum: int) -> list[np.ndarray]:
     """Move entries, one at a time, from the end of the largest part to every part that has fewer than `least`.
 
     Needs least * len(parts) <= the number of entries; makes at most least * len(parts) moves.
     """
     lists = [part.tolist() for part in parts]
     sizes = np.array([len(each) for each in lists])
-    for small in np.flatnonzero(sizes < least):
-        while sizes[small] < least:
+    for small in np.flatnonzero(sizes < minimum):
+        while sizes[small] < minimum:
             largest = int(np.argmax(sizes))
             lists[small].append(lists[largest].pop())
             sizes[small] += 1

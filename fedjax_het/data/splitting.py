@@ -59,9 +59,9 @@ def split_positions(
 
     Counts are rounded to the nearest; of one or more examples at least one stays in train.
     """
-    most = max(0, len(positions) - 1)
-    num_test = min(int(test_fraction * len(positions) + 0.5), most)
-    num_valid = min(int(valid_fraction * len(positions) + 0.5), most - num_test)
+    max_test = max(0, len(positions) - 1)
+    num_test = min(int(test_fraction * len(positions) + 0.5), max_test)
+    num_valid = min(int(valid_fraction * len(positions) + 0.5), max_test - num_test)
     test, valid, train = np.split(rng.permutation(positions), [num_test, num_test + num_valid])
     return ClientSplit(np.sort(train), np.sort(valid), np.sort(test))
 
@@ -166,10 +166,10 @@ def equalize_sizes(
     splits: list[ClientSplit], clients: np.ndarray, generators: Sequence[np.random.Generator]
 ) -> list[ClientSplit]:
     """Subsample the training positions of these clients at random to the smallest number among them."""
-    least = min(len(splits[i].train) for i in clients)
-    if least == 0:
+    min_train = min(len(splits[i].train) for i in clients)
+    if min_train == 0:
         raise InputError("equal_train: a client has no training examples. Use fewer clients, or leave equal_train out.")
     result = list(splits)
     for i, rng in zip(clients, generators, strict=True):
-        result[i] = splits[i]._replace(train=np.sort(rng.permutation(splits[i].train)[:least]))
+        result[i] = splits[i]._replace(train=np.sort(rng.permutation(splits[i].train)[:min_train]))
     return result

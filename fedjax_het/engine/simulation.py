@@ -227,9 +227,9 @@ class Simulation:
         def count(key: Key, schedule: EventSchedule | None) -> Array:
             def of_round(number: Array) -> Array:
                 cohort = traced.round.draw(key, number, schedule)
-                lies = uplink.is_lying(stages, jnp.asarray(cohort.ids), spec.num_clients)
-                assert lies is not None  # a stage is an attack
-                return jnp.sum(jnp.asarray(cohort.is_here) & lies)
+                is_attacker = uplink.is_lying(stages, jnp.asarray(cohort.ids), spec.num_clients)
+                assert is_attacker is not None  # a stage is an attack
+                return jnp.sum(jnp.asarray(cohort.is_here) & is_attacker)
 
             return jax.lax.map(of_round, jnp.arange(spec.rounds))
 

@@ -137,8 +137,10 @@ class GroupNorm(nn.GroupNorm):
         return (y + self.param("bias", self.bias_init, shape, self.param_dtype)).astype(x.dtype)
 
 
-def _num_groups(num_channels: int, most: int | None) -> int:
-    return max((n for n in range(1, (most or 1) + 1) if num_channels % n == 0 and num_channels // n >= 4), default=1)
+def _num_groups(num_channels: int, max_groups: int | None) -> int:
+    return max(
+        (n for n in range(1, (max_groups or 1) + 1) if num_channels % n == 0 and num_channels // n >= 4), default=1
+    )
 
 
 class Identity(nn.Module):

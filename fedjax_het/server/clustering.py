@@ -78,21 +78,21 @@ def _components(neighbour: Array) -> Array:
     return jnp.full(size, size).at[root].min(index)[root]
 
 
-def cluster_means(points: Array, labels: Array, is_member: Array, most: int) -> tuple[Array, Array]:
+def cluster_means(points: Array, labels: Array, is_member: Array, max_clusters: int) -> tuple[Array, Array]:
     """The cluster means, ordered by lowest member.
 
     Args:
         points: [m, feature].
         labels: [m], from `cluster_by_first_neighbours`.
         is_member: [m].
-        most: The maximum number of clusters.
+        max_clusters: The maximum number of clusters.
 
     Returns:
-        (means [most, feature], padded with zeros; whether the cluster exists [most]).
+        (means [max_clusters, feature], padded with zeros; whether the cluster exists [max_clusters]).
     """
     is_first = is_member & (labels == jnp.arange(len(labels)))
     place = (jnp.cumsum(is_first) - 1)[labels]
-    belongs = (place[:, None] == jnp.arange(most)) & is_member[:, None]
+    belongs = (place[:, None] == jnp.arange(max_clusters)) & is_member[:, None]
     counts = jnp.sum(belongs, axis=0)
     sums = jnp.matmul(belongs.T.astype(points.dtype), points, precision=jax.lax.Precision.HIGHEST)
     return sums / tree.positive_or_one(counts)[:, None].astype(points.dtype), counts > 0

@@ -206,12 +206,12 @@ def clustered_prototypes() -> Summary:
         order = jnp.argsort(view.cohort)  # makes the order of clusters and ties independent of the sampling order
         reported, is_present = tree.take((reports.tensors(), view.is_present), order)
         is_member = (is_present[:, None] & (reported["counts"] > 0)).T
-        most = old["clusters"].shape[1]
+        max_clusters = old["clusters"].shape[1]
 
         def cluster(of_class: tuple[Array, Array]) -> tuple[Array, Array]:
             points, is_point = of_class
             points = jnp.where(is_point[:, None], points, 0)
-            return cluster_means(points, cluster_by_first_neighbours(points, is_point), is_point, most)
+            return cluster_means(points, cluster_by_first_neighbours(points, is_point), is_point, max_clusters)
 
         size = max(1, _MOST_PAIRS // len(view.is_present) ** 2)
         points = jnp.swapaxes(reported["means"], 0, 1)
@@ -223,10 +223,10 @@ def clustered_prototypes() -> Summary:
 
     def init(problem: Problem, shared: Variables, num_clients: int, cohort_size: int) -> PyTree:
         outline = _outline(shared)
-        num_classes, most = len(outline), max(1, cohort_size // 2)
+        num_classes, max_clusters = len(outline), max(1, cohort_size // 2)
         return {
-            "clusters": jnp.zeros((num_classes, most, outline.shape[1]), outline.dtype),
-            "is_cluster": jnp.zeros((num_classes, most), bool),
+            "clusters": jnp.zeros((num_classes, max_clusters, outline.shape[1]), outline.dtype),
+            "is_cluster": jnp.zeros((num_classes, max_clusters), bool),
             "means": outline,
             "is_known": jnp.zeros(num_classes, bool),
         }

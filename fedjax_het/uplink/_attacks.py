@@ -80,8 +80,8 @@ def _own_lie(lie: Callable[[Variables, Key], Variables], collections: Collection
 def _attack(attackers: Attackers, collections: Collections, **slots: Any) -> Stage:
     check_attackers(attackers)
     named = (("clients", tuple(attackers["clients"])),) if "clients" in attackers else ()
-    lies = partial(is_attacker, options=attackers)
-    return Stage(collections=collections, attackers=lies, named_clients=named, **slots)
+    is_lying = partial(is_attacker, options=attackers)
+    return Stage(collections=collections, attackers=is_lying, named_clients=named, **slots)
 
 
 # ---- attacks with knowledge of all updates ---------------------------------------------------------------------------
@@ -191,8 +191,8 @@ def _common_lie(
 
 def _parties(view: CorruptView, attackers: Attackers) -> tuple[Array, Array]:
     """Return (is present and honest, is present and attacks) for the cohort."""
-    lies = is_attacker(view.cohort, view.num_clients, attackers)
-    return view.is_present & ~lies, view.is_present & lies
+    is_lying = is_attacker(view.cohort, view.num_clients, attackers)
+    return view.is_present & ~is_lying, view.is_present & is_lying
 
 
 # ---- mimicry ---------------------------------------------------------------------------------------------------------

@@ -63,6 +63,6 @@ def test_seats_are_proportional_within_their_bounds():
 
 
 def test_the_minimum_is_taken_from_the_largest_part():
-    parts = rounding.enforce_minimum([np.arange(5), np.arange(5, 8), np.zeros(0, int)], least=2)
+    parts = rounding.enforce_minimum([np.arange(5), np.arange(5, 8), np.zeros(0, int)], minimum=2)
     assert [len(part) for part in parts] == [3, 3, 2]
     np.testing.assert_array_equal(np.sort(np.concatenate(parts)), np.arange(8))

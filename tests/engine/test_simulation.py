@@ -62,10 +62,10 @@ def test_quick_compilation_of_the_first_state_gives_the_same_weights(monkeypatch
 def test_rare_programs_are_compiled_with_less_effort_for_tpus(monkeypatch):
     jit, options = jax.jit, []
     monkeypatch.setattr(jax, "jit", lambda *args, **kwargs: options.append(kwargs) or jit(*args, **kwargs))
-    jit_program(jnp.negative, vmapped, is_rare=True)
+    jit_program(jnp.negative, vmapped, is_quick=True)
     with tracing_for("tpu"):
         jit_program(jnp.negative, vmapped)
-        jit_program(jnp.negative, vmapped, is_rare=True)
+        jit_program(jnp.negative, vmapped, is_quick=True)
         jit_initializer(jnp.negative, vmapped, None)
     assert [bool(option.get("compiler_options")) for option in options] == [False, False, True, True]
 
@@ -75,7 +75,7 @@ def test_an_effort_given_to_jax_is_kept_and_a_jax_without_the_setting_is_accepte
     settings = SimpleNamespace() if effort is None else SimpleNamespace(jax_exec_time_optimization_effort=effort)
     monkeypatch.setattr(compilation, "jax", SimpleNamespace(config=settings))
     with tracing_for("tpu"):
-        assert bool(compilation._options_of_rare_programs()) == (effort is None)
+        assert bool(compilation._quick_compiler_options()) == (effort is None)
 
 
 @pytest.mark.extended

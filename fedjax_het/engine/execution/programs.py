@@ -98,7 +98,7 @@ class RunPrograms:
             evaluate,
             (0, 0, None, None, None, 0),
             (self.hyper_parameters, self.state, self.data, *tables, self.keys),
-            is_rare=True,
+            is_quick=True,
         )
 
     def measures(self, measure: Callable[..., PyTree]) -> Program:
@@ -108,7 +108,7 @@ class RunPrograms:
             measure,
             (0, 0, None, 0, 0),
             (self.hyper_parameters, self.state, self.data, self.keys, self.schedule),
-            is_rare=True,
+            is_quick=True,
         )
 
     def _program(
@@ -119,11 +119,11 @@ class RunPrograms:
         arguments: tuple[PyTree, ...],
         results: PyTree = None,
         donate: tuple[int, ...] = (),
-        is_rare: bool = False,
+        is_quick: bool = False,
     ) -> Program:
         layout = self.traced.layout
         over_runs = self.traced.spec.map_over_runs(function, axes)
-        jitted = jit_program(over_runs, layout, results, donate, is_rare=is_rare)
+        jitted = jit_program(over_runs, layout, results, donate, is_quick=is_quick)
         return Program(f"{name}, {layout}", jitted, arguments)
 
     def _initial_state(self, hyper_parameters: Mapping[str, Array], key: Key, data: ClientData) -> State:
@@ -142,12 +142,12 @@ class RunPrograms:
         """Run `num_rounds` rounds in a loop; the metrics have room for the longest block."""
         traced = self.traced.with_hyper_parameters(hyper_parameters)
         empty = jax.tree.map(lambda x: jnp.zeros((traced.spec.block, *x.shape), x.dtype), traced.shapes.metrics)
-        opaque_one = jnp.minimum(num_rounds, 1)  # see TracedRound.cohort_only
+        num_iterations = jnp.minimum(num_rounds, 1)  # see TracedRound.cohort_only
 
         def run_round(index: Array, carry: tuple[State, RoundMetrics]) -> tuple[State, RoundMetrics]:
             cohort = traced.round.draw(key, carry[0].server.round, schedule)
             state, metrics = traced.with_population(
-                carry[0], cohort, client_step.cohort_data(data, cohort), key, opaque_one
+                carry[0], cohort, client_step.cohort_data(data, cohort), key, num_iterations
             )
             return state, tree.put(carry[1], index, metrics)
 

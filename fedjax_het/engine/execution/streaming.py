@@ -104,7 +104,7 @@ class StreamingExecutor(Executor):
         self.prefetch_pool: futures.Executor = futures.ThreadPoolExecutor(1, "prefetch")
         start_time, spec, layout = time.perf_counter(), traced.spec, traced.layout
         self._is_stored = offload.client_states != "device"
-        self._keys, self._opaque_one = layout.replicate(spec.keys()), layout.replicate(np.int32(1))
+        self._keys, self._num_iterations = layout.replicate(spec.keys()), layout.replicate(np.int32(1))
         self._example = layout.replicate(spec.federation.examples.inputs[:1])
         self._prefetcher = ExamplePrefetcher(traced, offload.examples == "stream")
         self._prefetched_round: tuple[int, PrefetchedCohort | None] = (-1, None)
@@ -118,7 +118,7 @@ class StreamingExecutor(Executor):
         self.program = compile_program(
             spec.map_over_runs(self._round, (0, 0, 0, None, 0, None)),
             layout,
-            *(self.shapes, carried_over, batch, examples, self._keys, self._opaque_one),
+            *(self.shapes, carried_over, batch, examples, self._keys, self._num_iterations),
             results=shardings and (shardings, layout.sharding),
             donate=(0,),
         )
@@ -176,10 +176,10 @@ class StreamingExecutor(Executor):
         self, state: State, states: PrefetchedStates | None, prefetched: PrefetchedCohort
     ) -> tuple[State, RoundMetrics]:
         if states is None:
-            return self.program(state, (), *prefetched, self._keys, self._opaque_one)
+            return self.program(state, (), *prefetched, self._keys, self._num_iterations)
         carried_over = state.clients, states.positions
         return self.program(
-            state._replace(clients=states.states), carried_over, *prefetched, self._keys, self._opaque_one
+            state._replace(clients=states.states), carried_over, *prefetched, self._keys, self._num_iterations
         )
 
     def _prepare_next(
@@ -223,7 +223,7 @@ class StreamingExecutor(Executor):
         batch: CohortBatch,
         examples: Examples,
         key: Key,
-        opaque_one: Array,
+        num_iterations: Array,
     ) -> tuple[State, RoundMetrics]:
         """Run one round.
 
@@ -232,10 +232,10 @@ class StreamingExecutor(Executor):
         """
         data = ClientData(examples, batch.train, batch.valid, HIDDEN_TEST_ROWS)
         if not carried_over:
-            return self.traced.with_population(state, batch.cohort, data, key, opaque_one)
+            return self.traced.with_population(state, batch.cohort, data, key, num_iterations)
         last, before = carried_over
         clients = tree.where(before >= 0, self.traced.layout.take(last, jnp.maximum(before, 0)), state.clients)
-        return self.traced.cohort_only(state._replace(clients=clients), batch.cohort, data, key, opaque_one)
+        return self.traced.cohort_only(state._replace(clients=clients), batch.cohort, data, key, num_iterations)
 
     @cached_property
     def _evaluation(self) -> StreamedEvaluation:

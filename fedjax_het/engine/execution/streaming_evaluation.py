@@ -45,7 +45,7 @@ from fedjax_het.types import (
 )
 
 Clients = ClientState | ClientStore
-_compile_rare = partial(compile_program, is_rare=True)
+_compile_quickly = partial(compile_program, is_quick=True)
 Tables = dict[str, Rows]
 _TRAINING = ("train", "valid")
 
@@ -140,8 +140,8 @@ class StreamedEvaluation:
     def _steps_per_piece(self, batches: Batches) -> int:
         """With streamed examples, the number of steps for half of a round's examples, but at least two."""
         num_steps, *step = batches.index.shape
-        most = self._prefetcher.num_slots // (2 * math.prod(step)) if self._prefetcher.is_streaming else num_steps
-        return min(max(2, most), num_steps)
+        max_steps = self._prefetcher.num_slots // (2 * math.prod(step)) if self._prefetcher.is_streaming else num_steps
+        return min(max(2, max_steps), num_steps)
 
     def _load_piece(self, at: tuple[int, int]) -> tuple[Examples, HeldOut]:
         table, first = at
@@ -222,7 +222,7 @@ class StreamedEvaluation:
             arguments = replicated_shapes(
                 (server.shared, self._mean_shapes, server.round, self._total_shapes, examples, held), layout
             )
-            program = _compile_rare(
+            program = _compile_quickly(
                 spec.map_over_runs(score, (0, 0, 0, 0, None, None)), layout, *arguments, donate=(3,)
             )
             self._score.append(program)
@@ -265,18 +265,18 @@ class StreamedEvaluation:
         rows = {name: shape_of_rows(each) for name, each in self._tables.items()}
         arguments = replicated_shapes((server, states, block, examples, rows), layout)
         axes = (0, 0, None, None, None, 0)
-        self._score_own = _compile_rare(spec.map_over_runs(score_own, axes), layout, *arguments, self._keys)
+        self._score_own = _compile_quickly(spec.map_over_runs(score_own, axes), layout, *arguments, self._keys)
         self._program_inputs.append((self._score_own, arguments[1:]))
 
     def _compile_mean_personal(self, personal: Variables) -> None:
         spec, layout, seeds = self._traced.spec, self._layout, self._traced.spec.num_runs
         rounds = replicated_shapes(ShapeDtypeStruct((seeds, spec.num_clients), np.int32), layout)
-        self._shares = _compile_rare(spec.map_over_runs(scoring.trained_client_weights, (0,)), layout, rounds)
+        self._shares = _compile_quickly(spec.map_over_runs(scoring.trained_client_weights, (0,)), layout, rounds)
         block = _with_leading_axes((seeds, self._block), personal)
         shares = ShapeDtypeStruct((seeds, self._block), _float_dtype())
         arguments = replicated_shapes((self._mean_shapes, block, shares), layout)
         add_shares = spec.map_over_runs(scoring.add_weighted, (0, 0, 0))
-        self._add_shares = _compile_rare(add_shares, layout, *arguments, donate=(0,))
+        self._add_shares = _compile_quickly(add_shares, layout, *arguments, donate=(0,))
 
 
 def _float_dtype() -> np.dtype:

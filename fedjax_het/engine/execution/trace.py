@@ -58,7 +58,7 @@ class TracedRound(NamedTuple):
         return self._replace(round=round, hyper_parameters=hyper_parameters)
 
     def cohort_only(
-        self, state: State, cohort: Cohort, data: ClientData, key: Key, opaque_one: Array
+        self, state: State, cohort: Cohort, data: ClientData, key: Key, num_iterations: Array
     ) -> tuple[State, RoundMetrics]:
         """Run a round of a cohort, client states [slots, ...] in and out.
 
@@ -72,7 +72,7 @@ class TracedRound(NamedTuple):
             cohort: The cohort.
             data: The cohort's data.
             key: The key of the run.
-            opaque_one: [] int32, the bound: 1, as a value unknown to the compiler.
+            num_iterations: [] int32, the bound: 1, as a value unknown to the compiler.
 
         Returns:
             (The new state with the cohort's clients, the metrics of the round.)
@@ -86,14 +86,14 @@ class TracedRound(NamedTuple):
             return after._replace(clients=jax.tree.map(padded, after.clients)), metrics
 
         with jax.named_scope("round"):
-            return jax.lax.fori_loop(0, opaque_one, body, (state, metrics))
+            return jax.lax.fori_loop(0, num_iterations, body, (state, metrics))
 
     def with_population(
-        self, state: State, cohort: Cohort, data: ClientData, key: Key, opaque_one: Array
+        self, state: State, cohort: Cohort, data: ClientData, key: Key, num_iterations: Array
     ) -> tuple[State, RoundMetrics]:
         """Run a round as in `cohort_only`, with the states of all clients in `state`."""
         return with_population(self.cohort_only, self.spec.participation.is_everyone, self.layout)(
-            state, cohort, data, key, opaque_one
+            state, cohort, data, key, num_iterations
         )
 
 
@@ -126,10 +126,10 @@ def trace_round(spec: RunSpec, layout: Layout) -> TracedRound:
     _check_moments(spec.algorithm, federation)
     _check_batch_norm(spec.algorithm, round.problem, federation)
     before = jax.eval_shape(round.init, make_key(0), federation.data)
-    least = tree.num_bytes(before.server) + tree.num_bytes(before.clients) // spec.num_clients
-    if least > layout.device_memory:
+    min_bytes = tree.num_bytes(before.server) + tree.num_bytes(before.clients) // spec.num_clients
+    if min_bytes > layout.device_memory:
         raise InputError(
-            f"memory: the server's state and that of one client take {describe_bytes(least)}, and a device has "
+            f"memory: the server's state and that of one client take {describe_bytes(min_bytes)}, and a device has "
             f"{describe_bytes(layout.device_memory)}. Take a smaller model, or let clients keep less."
         )
     _check_amplitude(before.server.shared, federation)
@@ -208,10 +208,11 @@ def _check_states(spec: RunSpec, layout: Layout, initial: State) -> None:
 
 
 def _check_steps(algorithm: Algorithm, federation: Federation) -> None:
-    most = int(np.max(algorithm.local_update.num_steps(np.asarray(federation.data.train.count, np.int64))))
-    if most > LARGEST_COUNT:
+    max_steps = int(np.max(algorithm.local_update.num_steps(np.asarray(federation.data.train.count, np.int64))))
+    if max_steps > LARGEST_COUNT:
         raise InputError(
-            f"epochs: they come to {most} steps of a client in a round, and {LARGEST_COUNT} can be counted. Take fewer."
+            f"epochs: they come to {max_steps} steps of a client in a round, and {LARGEST_COUNT} can be counted. Take "
+            "fewer."
         )
 
 

@@ -24,11 +24,11 @@ def replicated_shapes(values: PyTree, layout: Layout) -> PyTree:
 
 
 def jit_program(
-    function: Callable, layout: Layout, results: PyTree = None, donate: tuple[int, ...] = (), *, is_rare: bool = False
+    function: Callable, layout: Layout, results: PyTree = None, donate: tuple[int, ...] = (), *, is_quick: bool = False
 ) -> Wrapped:
     """`layout.jit`, by default with replicated results; arguments as for `compile_program`."""
     results = layout.sharding if results is None else results
-    return layout.jit(function, results, donate_argnums=donate, **(_options_of_rare_programs() if is_rare else {}))
+    return layout.jit(function, results, donate_argnums=donate, **(_quick_compiler_options() if is_quick else {}))
 
 
 def compile_program(
@@ -37,7 +37,7 @@ def compile_program(
     *shapes: PyTree,
     results: PyTree = None,
     donate: tuple[int, ...] = (),
-    is_rare: bool = False,
+    is_quick: bool = False,
 ) -> Compiled:
     """Compile a function.
 
@@ -47,16 +47,16 @@ def compile_program(
         *shapes: The shapes of its arguments.
         results: The shardings of the results, a prefix tree; None: replicated.
         donate: The indices of arguments to donate.
-        is_rare: Whether the function runs rarely, like evaluations, so compilation should be fast. On TPUs, most of the
-            compilation time is the search for the fastest convolutions.
+        is_quick: Whether compilation should be fast because the function runs rarely, like evaluations. On TPUs, most
+            of the compilation time is the search for the fastest convolutions.
 
     Returns:
         The compiled program.
     """
-    return jit_program(function, layout, results, donate, is_rare=is_rare).lower(*shapes).compile()
+    return jit_program(function, layout, results, donate, is_quick=is_quick).lower(*shapes).compile()
 
 
-def _options_of_rare_programs() -> dict:
+def _quick_compiler_options() -> dict:
     """Arguments of jax.jit; an effort set by the user is respected. JAX 0.12 no longer has this setting."""
     is_given = getattr(jax.config, "jax_exec_time_optimization_effort", 0) != 0
     return {} if is_given or target_platform() != "tpu" else {"compiler_options": _QUICK_ON_TPU}
@@ -70,5 +70,5 @@ def jit_initializer(function: Callable, layout: Layout, results: PyTree) -> Wrap
     weights up to rounding. A level set in XLA_FLAGS is respected. On TPUs the initializer counts as a rare program.
     """
     is_reducible = target_platform() == "cpu" and _OPTIMIZATION_LEVEL not in os.environ.get("XLA_FLAGS", "")
-    options = {"compiler_options": {_OPTIMIZATION_LEVEL: 1}} if is_reducible else _options_of_rare_programs()
+    options = {"compiler_options": {_OPTIMIZATION_LEVEL: 1}} if is_reducible else _quick_compiler_options()
     return layout.jit(function, results, **options)

@@ -85,8 +85,8 @@ def send(
 
 def is_lying(stages: Sequence[Stage], clients: Array, num_clients: int) -> Array | None:
     """Whether clients with these ids attack in a stage, [...] bool; None if no stage is an attack."""
-    lies = [stage.attackers(clients, num_clients) for stage in stages if stage.attackers]
-    return functools.reduce(jnp.logical_or, lies) if lies else None
+    masks = [stage.attackers(clients, num_clients) for stage in stages if stage.attackers]
+    return functools.reduce(jnp.logical_or, masks) if masks else None
 
 
 def corrupt(

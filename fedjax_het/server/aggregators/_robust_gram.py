@@ -38,7 +38,7 @@ def gram_rule(
     weigh: Callable[[Array, Array], Array],
     num_attackers: int,
     preparation: Preparation,
-    least: Callable[[int], int] = lambda num_attackers: 1,
+    min_rows: Callable[[int], int] = lambda num_attackers: 1,
     *,
     num_selected: int = 0,
     is_selective: bool = False,
@@ -50,14 +50,14 @@ def gram_rule(
         weigh: (Gram matrix, is_member) -> the coefficients [rows].
         num_attackers: f.
         preparation: The steps before the rule, and other shared options.
-        least: f -> the minimum number of rows; with fewer, the model is unchanged.
+        min_rows: f -> the minimum number of rows; with fewer, the model is unchanged.
         num_selected: Number of rows that the rule selects; a smaller cohort raises an error.
         is_selective: See `Aggregator`.
     """
     steps = prepare(name, num_attackers, preparation)
 
     def update(problem: Problem, state: PyTree, view: ServerView) -> tuple[Aggregate, PyTree]:
-        steps.check(view, fewest := least(num_attackers))
+        steps.check(view, fewest := min_rows(num_attackers))
         if (size := steps.num_rows(len(view.cohort))) < num_selected:
             raise InputError(
                 f"num_selected: {num_selected} of the {size} updates of a round. Lower it, or leave it out."
@@ -81,7 +81,7 @@ def krum_scores(gram: Array, is_member: Array, num_attackers: int, neighbours: N
     return jnp.where(is_member, scores, jnp.inf)
 
 
-def _least_for_krum(neighbours: Neighbours) -> Callable[[int], int]:
+def _min_rows_of_krum(neighbours: Neighbours) -> Callable[[int], int]:
     return lambda num_attackers: num_attackers + (3 if neighbours == "paper" else 1)
 
 
@@ -113,7 +113,7 @@ def krum(
         scores = krum_scores(gram, is_member, num_attackers, neighbours)
         return jnp.arange(len(gram)) == jnp.argmin(scores)
 
-    return gram_rule("krum", weigh, num_attackers, preparation, _least_for_krum(neighbours), is_selective=True)
+    return gram_rule("krum", weigh, num_attackers, preparation, _min_rows_of_krum(neighbours), is_selective=True)
 
 
 @validate_arguments
@@ -143,9 +143,9 @@ def multi_krum(
         size = num_members - num_attackers if num_selected is None else jnp.minimum(num_selected, num_members)
         return ((ranks(scores, is_member) < size) & is_member) / jnp.maximum(size, 1)
 
-    least = _least_for_krum(neighbours)
+    min_rows = _min_rows_of_krum(neighbours)
     size = num_selected or 0
-    return gram_rule("multi_krum", weigh, num_attackers, preparation, least, num_selected=size, is_selective=True)
+    return gram_rule("multi_krum", weigh, num_attackers, preparation, min_rows, num_selected=size, is_selective=True)
 
 
 # ---- minimum diameter ------------------------------------------------------------------------------------------------

@@ -134,17 +134,17 @@ class Preparer(NamedTuple):
         size = self.options.get("bucket_size", 2) if "bucketing" in self.options.get("before", ()) else 1
         return -(-cohort_size // size)
 
-    def check(self, view: ServerView, least: int = 1) -> None:
+    def check(self, view: ServerView, min_rows: int = 1) -> None:
         """Raise an error if the cohort is too small even if every client reports.
 
         Args:
             view: The view of the server; only its shapes are used.
-            least: The minimum number of rows for the rule.
+            min_rows: The minimum number of rows for the rule.
 
         Raises:
-            InputError: There are at most 2 f rows, or fewer than `least`.
+            InputError: There are at most 2 f rows, or fewer than `min_rows`.
         """
-        cohort_size, needed = len(view.cohort), max(least, 2 * self.num_attackers + 1)
+        cohort_size, needed = len(view.cohort), max(min_rows, 2 * self.num_attackers + 1)
         if (rows := self.num_rows(cohort_size)) < needed:
             kind = "clients" if rows == cohort_size else f"buckets (now {rows})"
             raise InputError(
