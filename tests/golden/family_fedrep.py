@@ -1,12 +1,16 @@
 """FedRep and FedBABU: the authors' codes, and FedRep in FedBABU's repository and in PFLlib."""
 
+from dataclasses import replace
+
 import jax.numpy as jnp
 import numpy as np
 import optax
 
 from fedjax_het.algorithms import fedbabu, fedrep
+from fedjax_het.client.local_updates import sequential, sgd
 from fedjax_het.client.schedules import steps
 from fedjax_het.engine.round.program import Round
+from fedjax_het.sharing import HEAD
 from tests.golden.cases import Case, covers
 from tests.golden.family_fedper import closing_pass, compare_with_unasked, confirm_sizes, released_optimizer
 from tests.golden.small_networks import Network, batches_as_data
@@ -30,14 +34,20 @@ def released_fedrep(case: Case):
     yield from closing_pass(case, toy, algorithm, states[-1])
 
 
-def _fedrep(case: Case, **options):
-    """(The recipe, tapes [..., head steps, d] whose head entries are the head phase's and the others the body's.)"""
+def _fedrep(case: Case, weighting: str = "samples", **training):
+    """(The recipe, tapes [..., steps, d] whose head entries are the head phase's and the others the body's.)"""
     settings, is_body = case.meta, Toy(case).is_body
     num_head, num_body = (settings["batches_per_epoch"] * settings[name] for name in ("head_epochs", "body_epochs"))
-    assert case["tapes"].shape[-2] == num_head + num_body and num_body <= num_head
-    tapes = case["tapes"][..., :num_head, :].copy()
+    assert case["tapes"].shape[-2] == num_head + num_body
+    tapes = np.zeros((*case["tapes"].shape[:-2], max(num_head, num_body), len(is_body)))
+    tapes[..., :num_head, ~is_body] = case["tapes"][..., :num_head, ~is_body]
     tapes[..., :num_body, is_body] = case["tapes"][..., num_head:, is_body]
-    return fedrep(head_epochs=1, steps=num_body, **options, **ONE_BY_ONE), tapes
+    training |= ONE_BY_ONE
+    algorithm = fedrep(head_epochs=1, steps=num_body, weighting=weighting, **training)
+    if num_head < num_body:  # where an epoch of the stored gradients has more steps than the head phase
+        phases = (sgd(steps=num_head, only=HEAD, **training), sgd(steps=num_body, only=f"!{HEAD}", **training))
+        algorithm = replace(algorithm, local_update=sequential(*phases))
+    return algorithm, tapes
 
 
 @covers("fedrep", "client_*")
