@@ -4,10 +4,13 @@ The FedLD repository trains in evaluation mode, so that batch norms are frozen, 
 numbers are held by a network that norms by stored statistics, and by the same rates.
 """
 
+import functools
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from flax import traverse_util
 
@@ -133,7 +136,7 @@ def fedld_repository(case: Case):
 
 def _head_and_body(case: Case, client: Client, names: list[str], settings: dict):
     """FedPAC was run in round 0 where no prototypes are stored; only its head warms up. Its losses are means over the
-    head's epoch and over the body's last."""
+    batches of the head's epoch, and of the body's last."""
     is_known, algorithm = "fedpac_global_protos" in case, fedpac(float(case["lam"]))
     round = int(case["round"]) if is_known else 0
     own = algorithm.survey["classes"](client.problem, client.view)
@@ -141,13 +144,36 @@ def _head_and_body(case: Case, client: Client, names: list[str], settings: dict)
     means = jnp.asarray(case["fedpac_global_protos"]) if is_known else jnp.full_like(own.means, jnp.nan)
     prototypes = {"means": jnp.nan_to_num(means), "is_known": ~jnp.isnan(means).any(axis=1)}
     client = client.knowing({"prototypes": prototypes}, round, answers={"classes": own})
-    head = sgd(**settings | {"epochs": 1}, optimizer=_warming(case, 0.1, round), only=HEAD)
+    epochs, size = settings["epochs"], settings["batch_size"]
+    num_batches = -(-len(case["Y"]) // size)
     rates = [float(case[name]) for name in ("lr", "momentum", "weight_decay")]
-    body = sgd(*rates, **settings, only=f"!{HEAD}")
-    yield case.compare("fedpac_first_loss", client.minimising(cross_entropy()).train(head)[0].metrics["loss"])
-    trained, _ = client.minimising(*algorithm.objective).train(sequential(head, body))
+    options = {"batch_size": size, "shuffle": False}
+    rules = (
+        lambda num_steps: sgd(**options, steps=num_steps, optimizer=_warming(case, 0.1, round), only=HEAD),
+        lambda num_steps: sgd(*rates, **options, steps=num_steps, only=f"!{HEAD}"),
+    )
+    head, body = rules[0](num_batches), rules[1](epochs * num_batches)
+
+    def mean_loss(client: Client, first: int, prepare: Callable[[int], list[LocalUpdate]]) -> np.ndarray:
+        """The mean over the batches of an epoch, which begins after `first` steps, of the loss before each step."""
+        losses = []
+        for number in range(num_batches):
+            before = client
+            if phases := prepare(first + number):
+                before = client.train(functools.reduce(sequential, phases))[1]
+            losses.append(before.loss_of_batch(number, size))
+        return np.mean(losses)
+
+    def steps_of(rule: Callable[[int], LocalUpdate], num_steps: int) -> list[LocalUpdate]:
+        return [rule(num_steps)] if num_steps else []
+
+    first = mean_loss(client.minimising(cross_entropy()), 0, lambda steps: steps_of(rules[0], steps))
+    yield case.compare("fedpac_first_loss", first)
+    client = client.minimising(*algorithm.objective)
+    trained, _ = client.train(sequential(head, body))
     yield from _compare_weights(case, "fedpac", names, trained)
-    yield case.compare("fedpac_last_loss", trained.metrics["last_epoch_loss"])
+    last = mean_loss(client, (epochs - 1) * num_batches, lambda steps: [head, *steps_of(rules[1], steps)])
+    yield case.compare("fedpac_last_loss", last)
 
 
 def _compare_weights(case: Case, label: str, names: list[str], trained: Trained):
