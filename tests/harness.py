@@ -98,8 +98,8 @@ def train(name: str, rounds: int = 2, norm: str = "none", **options) -> Variable
     return run(compose(name, norm=norm, options=options), rounds=rounds)[0].server.shared
 
 
-QUICK = ("fedavg", "scaffold", "fedbn", "fedld")  # sums, memories, personal leaves, Gram matrices
-REPRESENTATIVE = (*QUICK, "fedpac", "harmofl", "fedsr")  # also stacks, replies and surveys
+QUICK = ("fedavg", "fedbn", "fedld")  # sums, personal leaves, Gram matrices
+REPRESENTATIVE = (*QUICK, "scaffold", "fedpac", "harmofl", "fedsr")  # also memories, stacks, replies and surveys
 
 
 def all_quick_for(*quick: str, others: pytest.MarkDecorator = pytest.mark.slow) -> pytest.MarkDecorator:

@@ -107,7 +107,7 @@ def test_personal_leaves_are_never_sent(name):
     assert int(metrics.num_reporting) == 5
 
 
-@all_quick_for("fedavg", "scaffold", "fedbn")
+@all_quick_for("fedavg", "fedbn")
 def test_training_works_with_an_adaptive_server_optimizer(name):
     round = compose(name, change={"server_optimizer": optax.adam(0.03)})
     before = round.init(jax.random.key(0), federation().data)

@@ -40,6 +40,7 @@ def draw(partition, examples, num_clients, seed=0):
     return partition(examples, num_clients, np.random.default_rng(seed))
 
 
+@pytest.mark.extended
 @settings(max_examples=150, deadline=None)
 @given(PARTITION, st.integers(60, 200), st.integers(5, 12), st.integers(0, 50))
 def test_every_example_is_used_once_and_depends_on_the_seed(partition, num, num_clients, seed):

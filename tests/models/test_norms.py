@@ -35,6 +35,7 @@ def assert_close(found, expected, tolerance=1e-6):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance), found, expected)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("shape", [(8, 3), (4, 5, 6, 3), (2, 3)])
 def test_batch_norm_matches_pytorch(shape):
     x = 2 * jax.random.normal(KEY, shape) + 1
@@ -51,6 +52,7 @@ def test_batch_norm_ignores_padding(mask):
     assert_close((y[is_example], stats), (expected, expected_stats))
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("kind", ["batch", "batch_stat"])
 def test_a_batch_of_padding_leaves_statistics_unchanged_and_has_no_gradient(kind):
     x = jax.random.normal(KEY, (4, 3))

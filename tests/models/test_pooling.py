@@ -59,6 +59,7 @@ def test_pools_with_overlap_or_padding_match_flax():
     np.testing.assert_array_equal(avg_pool(x, (2, 3), 1, "SAME"), nn.avg_pool(x, (2, 3), (1, 1), "SAME"))
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("kind", POOLS)
 @settings(max_examples=20, deadline=None)
 @given(values=st.lists(st.integers(-2, 2), min_size=16, max_size=16))

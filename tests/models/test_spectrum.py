@@ -86,6 +86,7 @@ def test_band_dc_with_decay_0_matches_the_authors_code(name):
     replay(values, jnp.float32, start, decay=0, band="dc", key="amp", tolerance=1e-5)
 
 
+@pytest.mark.extended
 def test_an_all_black_first_batch_counts_in_the_average():
     """Theirs takes an average that sums to 0 for none, and starts again with the second batch."""
     values, _ = golden("official_s10_allzero_batch")
@@ -183,6 +184,7 @@ def test_the_average_of_batches_matches_its_definition(batches, order):
     close(run(0.1, "debias"), zero / (1 - 0.9**3))
 
 
+@pytest.mark.extended
 def test_nan_in_padding_does_not_change_the_average():
     x = jnp.asarray(np.random.default_rng(0).normal(size=(3, 4, 5, 1))).at[2].set(jnp.nan)
     start = (jnp.full((4, 5, 1), 7.0), jnp.float32(3))

@@ -78,6 +78,7 @@ def test_fedavgm_without_momentum_is_the_mean():
     np.testing.assert_array_equal(optimize(sgd(momentum=0.0), GRADIENTS)[0], -GRADIENTS.astype(np.float32))
 
 
+@pytest.mark.extended
 @settings(max_examples=20, deadline=None)
 @given(moves)
 def test_adagrads_second_moment_never_decreases(gradients):

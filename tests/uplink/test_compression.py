@@ -156,6 +156,7 @@ def test_what_was_sent_adds_up_to_what_the_client_keeps_and_nears_a_constant_upd
     assert errors == sorted(errors, reverse=True) and errors[-1] < 1e-10 < errors[-2]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("build", "variance"), [(lambda **options: qsgd(1, scope="model", **options), 12**0.5), (random_k, 11.0)]
 )

@@ -221,6 +221,7 @@ def test_what_would_void_the_guarantee_is_refused(changes, message):
         private(1.0, 1.0, **changes)
 
 
+@pytest.mark.extended
 def test_a_missing_multiplier_and_unprotected_statistics_are_refused():
     with pytest.raises(InputError, match="noise_multiplier: not set"):
         private(1.0)

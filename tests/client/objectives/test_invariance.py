@@ -11,6 +11,8 @@ from fedjax_het.engine.round.problem import LocalProblem
 from fedjax_het.models import mlp
 from fedjax_het.types import Batch, Broadcast, ClientView
 
+pytestmark = pytest.mark.extended
+
 MODEL = mlp(3, hidden=(5,))
 INPUTS = jax.random.normal(jax.random.key(0), (6, 4))
 LABELS = jnp.array([0, 2, 1, 1, 0, 2])
@@ -29,20 +31,17 @@ def full_gradient(params=PARAMS):
     return jax.grad(lambda p: cross_entropy()(forward(p)))(params)
 
 
-@pytest.mark.extended
 def test_gradient_of_head_is_the_heads_part_of_the_full_gradient():
     ours = gradient_of_head(forward())
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), ours, full_gradient()["classifier"])
 
 
-@pytest.mark.extended
 def test_gradient_of_head_has_only_shared_leaves():
     shared = {**PARAMS, "classifier": {"kernel": PARAMS["classifier"]["kernel"]}}
     assert set(gradient_of_head(forward(shared=shared))) == {"kernel"}
     assert gradient_of_head(forward(shared={"dense_0": {}})) == {}
 
 
-@pytest.mark.extended
 def test_the_penalty_is_zero_where_the_gradients_match():
     term, mean = invariance(0.7), full_gradient()["classifier"]
     value, gradient = jax.value_and_grad(lambda p: term(forward(p, mean)))(PARAMS)
@@ -51,7 +50,6 @@ def test_the_penalty_is_zero_where_the_gradients_match():
     assert float(term(forward(PARAMS, tree.scale(0.5, mean)))) > 1e-3
 
 
-@pytest.mark.extended
 def test_the_penalty_is_the_squared_distance():
     mean = jax.tree.map(jnp.ones_like, PARAMS["classifier"])
     distance = tree.subtract(full_gradient()["classifier"], mean)
@@ -59,7 +57,6 @@ def test_the_penalty_is_the_squared_distance():
     assert float(invariance(0.3)(forward(PARAMS, mean))) == pytest.approx(expected, rel=1e-5)
 
 
-@pytest.mark.extended
 @pytest.mark.parametrize(("mass", "divisor"), [(0.05, 0.05), (0.0, 1.0)])
 def test_debiasing_divides_by_the_mass(mass, divisor):
     mean = full_gradient()["classifier"]
@@ -68,7 +65,6 @@ def test_debiasing_divides_by_the_mass(mass, divisor):
     np.testing.assert_allclose(ours, expected, rtol=1e-5, atol=1e-12)
 
 
-@pytest.mark.extended
 def test_the_gradient_of_the_penalty_matches_finite_differences():
     with jax.enable_x64(True):
         start = jax.tree.map(lambda x: jnp.asarray(x, jnp.float64) + 0.05, PARAMS)
@@ -76,7 +72,6 @@ def test_the_gradient_of_the_penalty_matches_finite_differences():
         check_grads(lambda params: invariance(1.0)(forward(params, mean)), (start,), order=1, modes=["rev"], rtol=1e-6)
 
 
-@pytest.mark.extended
 def test_the_penalty_has_a_gradient_for_the_features():
     mean = tree.zeros_like(PARAMS["classifier"])
     gradient = jax.grad(lambda p: invariance(1.0)(forward(p, mean)))(PARAMS)

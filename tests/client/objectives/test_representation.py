@@ -113,6 +113,7 @@ def test_information_and_gradients_stay_finite_at_extreme_scales(factor, raw):
     assert all(bool(jnp.all(jnp.isfinite(leaf))) for leaf in jax.tree.leaves((value, gradients)))
 
 
+@pytest.mark.extended
 def test_an_absent_class_gets_no_gradient():
     reference = draw_reference()
     reference = {name: jnp.concatenate([leaf, leaf[:1]]) if leaf.ndim else leaf for name, leaf in reference.items()}

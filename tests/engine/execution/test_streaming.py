@@ -19,6 +19,8 @@ from fedjax_het.uplink import quantize, top_k
 from tests.compilation import HAS_EMITTERS_FLAG
 from tests.harness import algorithm, is_equal, model, without_padding
 
+pytestmark = pytest.mark.extended
+
 # Tests are compiled in a hurry, in which the same operations may be rounded otherwise from one program to the next.
 # These are as a user's are.
 EARNEST = {"xla_backend_optimization_level": 3, "xla_llvm_disable_expensive_passes": False}
@@ -82,7 +84,6 @@ def run(simulation: Simulation, blocks: tuple[int, ...] = (5, 4)) -> tuple:
     return jax.tree.map(np.array, (without_padding(with_all_client_states(state), federation().num_clients), out))
 
 
-@pytest.mark.extended
 @pytest.mark.parametrize("client_states", ["device", pytest.param("host", marks=pytest.mark.slow)])
 def test_a_released_executor_keeps_no_data_on_the_device(client_states):
     shapes = (federation().examples.inputs.shape, federation().data.test.index.shape)
@@ -98,7 +99,6 @@ def test_a_released_executor_keeps_no_data_on_the_device(client_states):
     assert count_arrays() == num_before
 
 
-@pytest.mark.extended
 @pytest.mark.usefixtures("full_optimization")
 @pytest.mark.parametrize(
     ("name", "options", "layout", "residence"),
@@ -135,7 +135,6 @@ def streamed():
     return build("scaffold", "disk", "stream", **quick_options())
 
 
-@pytest.mark.extended
 def test_the_length_of_blocks_does_not_change_the_states(streamed):
     whole, parts = streamed.start(), streamed.start()
     whole, _ = streamed.advance(whole, 5)
@@ -144,7 +143,6 @@ def test_the_length_of_blocks_does_not_change_the_states(streamed):
     assert is_equal(with_all_client_states(whole), with_all_client_states(parts))
 
 
-@pytest.mark.extended
 def test_two_states_can_be_advanced_alternately(streamed):
     """What was read ahead for one must not be taken for the other."""
     one, other = streamed.start(), streamed.start()
@@ -162,7 +160,6 @@ class SynchronousExecutor(Executor):
         return done
 
 
-@pytest.mark.extended
 def test_prefetching_in_a_thread_does_not_change_the_results(streamed):
     overlapped = run(streamed)
     streamed.executor.prefetch_pool, thread = SynchronousExecutor(), streamed.executor.prefetch_pool

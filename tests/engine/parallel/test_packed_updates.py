@@ -53,6 +53,7 @@ def test_statistics_that_are_averaged_stay_in_float32():
     assert {leaf.dtype for leaf in jax.tree.leaves(update["batch_stats"])} == {np.dtype("float32")}
 
 
+@pytest.mark.extended
 def test_a_weighting_reads_packed_updates_as_floats():
     lengths = lambda view: jnp.sum(jnp.square(view.updates.tensors()["params"]["w"]), axis=1)  # noqa: E731
     by_length = stateless(lambda view: jax.nn.softmax(lengths(view)))

@@ -39,6 +39,7 @@ def test_a_single_client_gives_its_update(name):
     close(combine(AGGREGATORS[name], STACK[:1]), STACK[0])
 
 
+@pytest.mark.extended
 @each
 def test_the_order_of_clients_does_not_matter(name):
     order = RNG.permutation(6)
@@ -57,6 +58,7 @@ def test_zero_updates_give_zero(name):
     assert not np.any(combine(AGGREGATORS[name], np.zeros((4, 7), np.float32)))
 
 
+@pytest.mark.extended
 @each
 def test_absent_clients_do_not_change_the_result(name):
     padded = np.concatenate([STACK, np.zeros((2, 40), np.float32)])
@@ -90,6 +92,7 @@ def test_a_revised_update_keeps_its_length(correction):
     np.testing.assert_allclose(lengths, np.linalg.norm(STACK, axis=1), rtol=1e-6)
 
 
+@pytest.mark.extended
 def test_a_zero_update_stays_zero():
     stack = STACK.copy()
     stack[2] = 0
