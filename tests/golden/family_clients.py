@@ -164,15 +164,12 @@ def _head_and_body(case: Case, client: Client, names: list[str], settings: dict)
             losses.append(before.loss_of_batch(number, size))
         return np.mean(losses)
 
-    def steps_of(rule: Callable[[int], LocalUpdate], num_steps: int) -> list[LocalUpdate]:
-        return [rule(num_steps)] if num_steps else []
-
-    first = mean_loss(client.minimising(cross_entropy()), 0, lambda steps: steps_of(rules[0], steps))
+    first = mean_loss(client.minimising(cross_entropy()), 0, lambda steps: [rules[0](steps)] if steps else [])
     yield case.compare("fedpac_first_loss", first)
     client = client.minimising(*algorithm.objective)
     trained, _ = client.train(sequential(head, body))
     yield from _compare_weights(case, "fedpac", names, trained)
-    last = mean_loss(client, (epochs - 1) * num_batches, lambda steps: [head, *steps_of(rules[1], steps)])
+    last = mean_loss(client, (epochs - 1) * num_batches, lambda steps: [head, rules[1](steps)] if steps else [head])
     yield case.compare("fedpac_last_loss", last)
 
 
