@@ -21,9 +21,10 @@ def get_config():
 
 
 @pytest.fixture(scope="module")
-def config(tmp_path_factory):
+def config(request, tmp_path_factory):
+    """The config FILE of the test module, or else the one above."""
     path = tmp_path_factory.mktemp("config") / "small.py"
-    path.write_text(FILE)
+    path.write_text(getattr(request.module, "FILE", FILE))
     return path
 
 

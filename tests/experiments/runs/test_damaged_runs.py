@@ -4,11 +4,9 @@ import json
 import re
 import shutil
 
-import jax
 import pytest
 
 from experiments import train
-from experiments.configuration import build
 from experiments.runs import json_files
 from experiments.training import recorder
 
@@ -31,29 +29,11 @@ DELETE = "Delete it: the command of the run writes it again."
 
 
 @pytest.fixture(scope="module")
-def config(tmp_path_factory):
-    path = tmp_path_factory.mktemp("config") / "small.py"
-    path.write_text(FILE)
-    return path
-
-
-@pytest.fixture(scope="module")
-def finished(config, tmp_path_factory):
-    """The directory of a complete run; what it compiled serves those that go on from copies of it."""
-    compile, kept = build.build_simulation, []
-
-    def simulation(*arguments):
-        kept.extend([] if kept else [compile(*arguments)])
-        return kept[0]
-
-    cache = jax.config.jax_compilation_cache_dir
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(build, "build_simulation", simulation)
-        patch.setattr(train, "cache_folder", lambda: tmp_path_factory.mktemp("cache"))
-        workdir = tmp_path_factory.mktemp("runs") / "whole"
-        assert train.main([f"--config={config}", f"--workdir={workdir}"]) == 0
-        yield workdir
-    jax.config.update("jax_compilation_cache_dir", cache)
+def finished(config, compiled_once, tmp_path_factory):
+    """The directory of a complete run."""
+    workdir = tmp_path_factory.mktemp("runs") / "whole"
+    assert train.main([f"--config={config}", f"--workdir={workdir}"]) == 0
+    return workdir
 
 
 @pytest.fixture
