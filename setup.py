@@ -1,10 +1,8 @@
-"""The packages of the wheel: experiments/ and configs/ become fedjax_het.experiments and fedjax_het.configs."""
+"""The packages of the wheel: those of fedjax_het, and configs/ as fedjax_het.configs."""
 
 from setuptools import find_packages, setup
 
-_INSIDE = find_packages(include=["experiments*", "configs*"], exclude=["experiments.benchmarks*"])
-
 setup(
-    packages=[*find_packages(include=["fedjax_het*"]), *(f"fedjax_het.{name}" for name in _INSIDE)],
-    package_dir={"fedjax_het.experiments": "experiments", "fedjax_het.configs": "configs"},
+    packages=[*find_packages(include=["fedjax_het*"]), "fedjax_het.configs"],
+    package_dir={"fedjax_het.configs": "configs"},
 )

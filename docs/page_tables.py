@@ -1,7 +1,7 @@
 """The tables that are kept in pages: those of README and of the comparison.
 
 `python -m docs.page_tables` writes them from the docstrings of the recipes and from the results in docs/comparison/,
-which `fedjax-het paper` writes.
+which `python -m experiments.papers` writes.
 """
 
 from collections.abc import Callable

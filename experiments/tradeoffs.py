@@ -14,17 +14,16 @@ from typing import NamedTuple
 
 from matplotlib.figure import Figure as Drawing
 
+from fedjax_het.cli import CONFIGS
+from fedjax_het.cli.configuration.command_line import make_parser, split_overrides, with_exit_status
+from fedjax_het.cli.report import costs
+from fedjax_het.cli.runs import json_files, plots
+from fedjax_het.cli.runs.figures import Panel, View, mean_curve
+from fedjax_het.cli.runs.results import RunResults
+from fedjax_het.cli.runs.setting_text import select_names
+from fedjax_het.cli.sweep import grid
+from fedjax_het.cli.sweep.grid import GridResult, GridRun
 from fedjax_het.errors import InputError
-
-from .configuration.command_line import make_parser, split_overrides, with_exit_status
-from .configuration.config_files import CONFIGS
-from .report import costs
-from .runs import json_files, plots
-from .runs.figures import Panel, View, mean_curve
-from .runs.results import RunResults
-from .runs.setting_text import select_names
-from .sweep import grid
-from .sweep.grid import GridResult, GridRun
 
 Settings = Mapping[str, str]
 COMMON: Settings = {

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from experiments import __main__ as console
 from experiments.benchmarks.workloads import WORKLOADS
-from experiments.configuration import command_line, config_files, settings
 from experiments.papers import baselines, fl_simulator, tables
-from experiments.training.recorder import WRITTEN
 from fedjax_het._internal.docstrings import parse_docstring
 from fedjax_het.algorithms import ALGORITHMS, FAMILIES
+from fedjax_het.cli import __main__ as console
+from fedjax_het.cli.configuration import command_line, config_files, settings
+from fedjax_het.cli.training.recorder import WRITTEN
 from fedjax_het.data import PARTITIONS, POISONINGS, SOURCES
 from fedjax_het.diagnostics import DIAGNOSTICS
 from fedjax_het.engine import METRICS
@@ -105,12 +105,12 @@ def test_the_slow_python_of_a_page_gives_the_accuracy_that_it_shows(path, place,
 
 
 def show_help(program: list[str]) -> None:
-    """Run a command with --help alone: ["fedjax-het", "train"] or ["python", "-m", "experiments.report"]."""
+    """Run a command with --help alone: ["fedjax-het", "train"] or ["python", "-m", "experiments.papers", "fedld"]."""
     if program[0] == "fedjax-het":
         sys.exit(console.main([*program[1:], "--help"]))
-    name = program[-1]
+    name, *arguments = program[2:]
     is_package = find_spec(name).submodule_search_locations is not None
-    sys.exit(importlib.import_module(f"{name}.__main__" if is_package else name).main(["--help"]))
+    sys.exit(importlib.import_module(f"{name}.__main__" if is_package else name).main([*arguments, "--help"]))
 
 
 @pytest.mark.parametrize(("path", "line"), commands(), ids=lambda value: str(value)[-60:])
@@ -118,7 +118,7 @@ def test_a_command_of_a_page_is_accepted(path, line, place, capsys):
     """Every option is one of the command's, and every setting one of the config's; nothing is trained."""
     write_files(path, place)
     words = shlex.split(line, comments=True)
-    size = 3 if words[0] == "python" or words[1] == "paper" else 2
+    size = 4 if words[2:3] == ["experiments.papers"] else 3 if words[0] == "python" else 2
     program, arguments = words[:size], words[size:]
     if program[-1] in ("pytest", "tests.golden"):
         assert find_spec(program[-1])

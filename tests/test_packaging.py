@@ -10,19 +10,14 @@ from importlib.metadata import packages_distributions
 
 import pytest
 
-from experiments.__main__ import COMMANDS
+from fedjax_het.cli.__main__ import COMMANDS
 from tests.shared import ROOT
 
 pytestmark = pytest.mark.extended
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-OURS = {"fedjax_het", "experiments", "configs"}
-INSTALLED = [
-    path
-    for folder in sorted(OURS)
-    for path in sorted((ROOT / folder).rglob("*.py"))
-    if not path.is_relative_to(ROOT / "experiments" / "benchmarks")
-]
+OURS = {"fedjax_het", "configs"}
+INSTALLED = [path for folder in sorted(OURS) for path in sorted((ROOT / folder).rglob("*.py"))]
 OPTIONAL = {
     "dp_accounting": "privacy",
     "jinja2": "report",
@@ -67,7 +62,8 @@ def test_extras_declare_the_packages_imported_for_them(module, extra):
 def test_commands_and_the_package_are_imported_without_the_extras():
     modules = [".".join(path.relative_to(ROOT).with_suffix("").parts) for path in INSTALLED]
     modules = [name.removesuffix(".__init__") for name in modules if name.startswith("fedjax_het.")]
-    modules += [f"experiments.{module}" for module, _ in COMMANDS.values()]
+    modules = [name for name in modules if not name.startswith("fedjax_het.cli.")]
+    modules += [f"fedjax_het.cli.{module}" for module, _ in COMMANDS.values()]
     program = f"""
 import importlib, sys
 sys.modules.update(dict.fromkeys({list(OPTIONAL)}))

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from experiments.__main__ import main
+from fedjax_het.cli.__main__ import main
 from fedjax_het.errors import InputError
 from fedjax_het.privacy import (
     FixedSizeSampling,

@@ -12,9 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.configuration import settings
 from fedjax_het import engine, timing
 from fedjax_het.algorithms import ALGORITHMS
+from fedjax_het.cli.configuration import settings
 from fedjax_het.client import objectives
 from fedjax_het.client.local_updates import Training, sgd
 from fedjax_het.client.schedules import SCHEDULES

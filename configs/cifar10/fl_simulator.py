@@ -1,6 +1,6 @@
 """FL-Simulator's setting of CIFAR-10: ResNet-18 with group norm, ten of 100 clients a round, 1,000 rounds.
 
-It is that of the methods in `fedjax-het paper fl_simulator`, whose table sets what each of them has of its own.
+`python -m experiments.papers fl_simulator` trains all of the table's methods from it.
 """
 
 from ml_collections import ConfigDict

@@ -25,16 +25,15 @@ from jax.sharding import PartitionSpec as P
 from fedjax_het import tree
 from fedjax_het._internal.keys import make_key
 from fedjax_het.algorithms import ALGORITHMS
+from fedjax_het.cli.configuration.command_line import with_exit_status
+from fedjax_het.cli.distributed import layouts
+from fedjax_het.cli.runs.setting_text import select_names
 from fedjax_het.engine.parallel.layout import AXIS, Layout, sharded, vmapped
 from fedjax_het.engine.parallel.update_stack import StackedUpdates, pack
 from fedjax_het.engine.round import server_step
 from fedjax_het.errors import InputError
 from fedjax_het.server.aggregators._gram_space import StackDtype
 from fedjax_het.types import Array, Broadcast, ServerView, Upload
-
-from ..configuration.command_line import with_exit_status
-from ..distributed import cpu_devices
-from ..runs.setting_text import select_names
 
 STACKS = get_args(StackDtype)
 EDITING_ALGORITHMS = ("fedld", "fedmgc", "fedgh")
@@ -169,7 +168,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--devices", type=int, default=1, help="devices that share the clients (default %(default)s)")
     parser.add_argument("--repeats", type=int, default=5)
     flags = parser.parse_args(list(argv))
-    cpu_devices.set_num_cpu_devices(flags.devices)
+    layouts.set_num_cpu_devices(flags.devices)
     try:
         layout = sharded(flags.devices) if flags.devices > 1 else vmapped
     except ValueError as error:

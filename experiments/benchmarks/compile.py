@@ -30,6 +30,8 @@ from absl.flags import argparse_flags
 import fedjax_het as fh
 from fedjax_het._internal.target_platform import tracing_for
 from fedjax_het.algorithms import ALGORITHMS
+from fedjax_het.cli.configuration.command_line import with_exit_status
+from fedjax_het.cli.runs.setting_text import select_names
 from fedjax_het.engine.execution.programs import Program, RunPrograms
 from fedjax_het.engine.execution.run_spec import RunSpec
 from fedjax_het.engine.execution.trace import TracedRound, trace_round
@@ -38,8 +40,6 @@ from fedjax_het.engine.parallel.runs import Sweep
 from fedjax_het.errors import InputError
 from fedjax_het.models import MODELS
 
-from ..configuration.command_line import with_exit_status
-from ..runs.setting_text import select_names
 from .collectives import check_collectives, list_collectives
 from .figure_file import FigureFile, Record, format_table
 from .rounds import check_json_path

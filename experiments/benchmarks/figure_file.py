@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from fedjax_het._internal.regular_files import read_regular
+from fedjax_het.cli.runs import json_files
 from fedjax_het.errors import InputError
-
-from ..runs import json_files
 
 Record = dict[str, Any]
 

@@ -21,12 +21,12 @@ import jax
 from absl.flags import argparse_flags
 
 from fedjax_het import algorithms, engine
+from fedjax_het.cli.configuration.command_line import with_exit_status
+from fedjax_het.cli.distributed import layouts
+from fedjax_het.cli.distributed.layouts import read_layout
 from fedjax_het.engine.parallel.layout import vmapped
 from fedjax_het.engine.planning import autotune
 
-from ..configuration.build import read_layout
-from ..configuration.command_line import with_exit_status
-from ..distributed import cpu_devices
 from . import aggregators
 from .figure_file import FigureFile, Record, format_table
 from .harness import Benchmark, BenchmarkRules
@@ -98,7 +98,7 @@ def _spread(seconds: Sequence[float]) -> Record:
 def _list_peers(work: Workload, precision: str) -> Task:
     def run() -> Iterator[Record]:
         rules = BenchmarkRules(
-            warmup=1, cores=cpu_devices.count_cores(), layout="vmapped", precision=precision, is_rated=False
+            warmup=1, cores=layouts.count_cores(), layout="vmapped", precision=precision, is_rated=False
         )
         measurements = Benchmark(work, PEERS, rules, report=lambda text: print(text, end="", flush=True)).run()
         for name, measurement in measurements.items():

@@ -15,12 +15,12 @@ from typing import NamedTuple
 from absl.flags import argparse_flags
 from rich.console import Console
 
+from fedjax_het.cli.configuration.command_line import with_exit_status
+from fedjax_het.cli.distributed import layouts
+from fedjax_het.cli.runs import json_files
+from fedjax_het.cli.runs.setting_text import parse_layout, select_names
 from fedjax_het.errors import InputError, nearest
 
-from ..configuration.command_line import with_exit_status
-from ..distributed import cpu_devices
-from ..runs import json_files
-from ..runs.setting_text import parse_layout, select_names
 from . import report
 from .harness import Benchmark, BenchmarkRules
 from .peers import CONTENDERS, OURS, PEERS
@@ -62,7 +62,7 @@ def parse_command(argv: Sequence[str]) -> Command:
     rules = BenchmarkRules(
         rounds=flags.rounds,
         warmup=flags.warmup,
-        cores=cpu_devices.count_cores(),
+        cores=layouts.count_cores(),
         layout=flags.layout,
         pythons=dict(_parse_interpreter(text) for text in flags.python),
     )

@@ -18,11 +18,12 @@ from typing import Any, NamedTuple
 
 from absl.flags import argparse_flags
 
-from .. import module_command, module_environment
-from ..configuration.command_line import with_exit_status
-from ..runs import json_files, plots
-from ..runs.figures import Curve, Panel, View
-from ..runs.setting_text import select_names
+from fedjax_het.cli import module_command, module_environment
+from fedjax_het.cli.configuration.command_line import with_exit_status
+from fedjax_het.cli.runs import json_files, plots
+from fedjax_het.cli.runs.figures import Curve, Panel, View
+from fedjax_het.cli.runs.setting_text import select_names
+
 from .scaling_point import Point
 
 
@@ -87,7 +88,7 @@ def run_studies(studies: Sequence[str], out: Path, largest: int | None) -> int:
 
 
 def _measure_in_process(point: Point) -> dict[str, Any] | None:
-    command = module_command("benchmarks.scaling_point", json.dumps(point._asdict()))
+    command = module_command("experiments.benchmarks.scaling_point", json.dumps(point._asdict()))
     done = subprocess.run(command, capture_output=True, text=True, env=module_environment())
     if done.returncode:
         why = (done.stderr.strip().splitlines() or [f"ended by signal {-done.returncode}"])[-1]

@@ -16,6 +16,7 @@ import numpy as np
 
 from fedjax_het import models, tree
 from fedjax_het.algorithms import ALGORITHMS
+from fedjax_het.cli.distributed import layouts
 from fedjax_het.data import Federation
 from fedjax_het.data.federation import Fractions
 from fedjax_het.data.preparation import Preparation
@@ -27,8 +28,6 @@ from fedjax_het.engine.planning import autotune
 from fedjax_het.engine.planning.memory_budget import compile_executor
 from fedjax_het.engine.round import participation
 from fedjax_het.types import ClientData, Examples, Rows
-
-from ..distributed import cpu_devices
 
 NUM_INPUTS, NUM_CLASSES = 54, 10
 EXAMPLES_PER_CLIENT, POOL_SIZE = 20, 10_000  # clients' rows point into a common pool of examples
@@ -105,7 +104,7 @@ def noise_federation(population: int) -> Federation:
 
 def main(text: str) -> None:
     point = Point(**json.loads(text))
-    cpu_devices.set_num_cpu_devices(cpu_devices.count_cores())
+    layouts.set_num_cpu_devices(layouts.count_cores())
     print(json.dumps(measure(point, autotune.candidates(point.cohort)[0])))
 
 

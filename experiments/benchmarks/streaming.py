@@ -22,13 +22,12 @@ import numpy as np
 from absl.flags import argparse_flags
 
 from fedjax_het import algorithms, data, models
+from fedjax_het.cli.configuration.command_line import with_exit_status
+from fedjax_het.cli.distributed import layouts
 from fedjax_het.engine import Simulation
 from fedjax_het.engine.execution.streaming import StreamingExecutor
 from fedjax_het.errors import InputError
 from fedjax_het.types import State
-
-from ..configuration import build
-from ..configuration.command_line import with_exit_status
 
 SHAPE, NUM_CLASSES, BATCH_SIZE = (32, 32, 3), 10, 50
 ON_DEVICE, STREAMED, WITHOUT_OVERLAP = "on the device", "streamed", "without overlap"
@@ -79,7 +78,7 @@ def compare_executors(
     with mapped_noise_images(num_clients * num_examples) as (inputs, forget):
         federated = noise_federation(inputs, num_clients)
         options: dict[str, Any] = {"rounds": 10**6, "evaluate_every": block, "cohort_size": cohort_size}
-        options["layout"] = build.read_layout(layout)
+        options["layout"] = layouts.read_layout(layout)
         algorithm = algorithms.ALGORITHMS["scaffold"](learning_rate=0.01, batch_size=BATCH_SIZE)
         model = models.lenet(NUM_CLASSES)
         resident = Simulation(algorithm, model, federated, **options)

@@ -13,18 +13,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from fedjax_het.cli import CONFIGS
+from fedjax_het.cli.configuration.command_line import make_parser, split_overrides, with_exit_status
+from fedjax_het.cli.runs import json_files
+from fedjax_het.cli.runs.results import RunResults
+from fedjax_het.cli.runs.setting_text import select_names
+from fedjax_het.cli.study.search import Command, Study
+from fedjax_het.cli.study.trials import Rung, Trial
+from fedjax_het.cli.sweep import grid
 from fedjax_het.errors import InputError
 
-from ..configuration.command_line import make_parser, split_overrides, with_exit_status
-from ..configuration.config_files import CONFIGS
 from ..papers.command import parse_paths
 from ..papers.spec import Settings, fill_paths
-from ..runs import json_files
-from ..runs.results import RunResults
-from ..runs.setting_text import select_names
-from ..study.search import Command, Study
-from ..study.trials import Rung, Trial
-from ..sweep import grid
 from .experiments import TOPICS
 from .page import Row, check_page, read_rows, write_page, write_rows
 from .spec import Experiment

@@ -4,9 +4,10 @@ of them was run.
 
 from collections.abc import Mapping
 
+from fedjax_het.cli.runs.records import flatten
+
 from ..papers import fedmgc, fedrd, harmofl_methods
 from ..papers.measures import read_loss_rise, read_mean_client_score, read_minimum_distance, read_unseen_score
-from ..runs.records import flatten
 from .fedld import FEDLD_FASHION, FEDLD_LOSSES, FEDLD_PACS, FEDLD_X_RAYS
 from .spec import ACCURACY, ON_TEST, SMALL_CNN, SMALL_MLP, Experiment, make_budget, needs, pick
 from .verdicts import Claim, Quantity

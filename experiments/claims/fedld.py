@@ -1,8 +1,9 @@
 """Experiments on FedLD's claims. They were written down before the first of them was run."""
 
+from fedjax_het.cli.runs.records import flatten
+
 from ..papers import fedld
 from ..papers.measures import mean_quantity, read_first, read_last, read_server_step
-from ..runs.records import flatten
 from .spec import ON_TEST, SMALL_CNN, SMALL_MLP, Experiment, make_budget, needs, pick
 from .verdicts import Claim, Quantity
 

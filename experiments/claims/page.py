@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fedjax_het.cli.runs import json_files
+from fedjax_het.cli.study.comparison import Interval
 from fedjax_het.errors import InputError
 
-from ..runs import json_files
-from ..study.comparison import Interval
 from .spec import Experiment
 from .verdicts import Line, Values, judge
 

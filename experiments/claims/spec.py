@@ -3,9 +3,10 @@
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from fedjax_het.cli.runs.records import flatten
+
 from ..papers.measures import read_test_score
 from ..papers.spec import Measure, Settings
-from ..runs.records import flatten
 from .verdicts import Claim, Quantity
 
 

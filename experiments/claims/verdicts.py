@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..study.comparison import Interval, correct_by_holm, paired_p_value
+from fedjax_het.cli.study.comparison import Interval, correct_by_holm, paired_p_value
 
 HOLDS, FAILS, OPEN, NOT_RUN = "holds", "does not hold", "cannot tell", "not yet run"
 _LEVEL = 0.05

@@ -1,15 +1,13 @@
 """A comparison of all algorithms on real data with skewed classes, each at the learning rate that suits it.
 
-python -m experiments.papers.baselines --what=fashion_mnist --scale=cpu --data=fashion_mnist.npz
+python -m experiments.papers baselines --what=fashion_mnist --scale=cpu --data=fashion_mnist.npz
 """
 
-import sys
 from collections.abc import Iterable, Mapping
 
 from fedjax_het.algorithms import ALGORITHMS, FAMILIES
+from fedjax_het.cli.runs.records import flatten
 
-from ..runs.records import flatten
-from .command import main
 from .fedrd import SMOKE
 from .measures import read_final, read_mean_client_score, read_unseen_score
 from .spec import Experiment, Scale, Settings, make_smoke_scale
@@ -126,7 +124,3 @@ EXPERIMENTS: Mapping[str, Experiment] = {
     ),
     "pacs": PACS,
 }
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:], "baselines", EXPERIMENTS))

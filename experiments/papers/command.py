@@ -10,16 +10,16 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_het._internal.keys import make_key
+from fedjax_het.cli import CONFIGS
+from fedjax_het.cli.configuration import calls
+from fedjax_het.cli.configuration.command_line import make_parser, split_overrides, with_exit_status
+from fedjax_het.cli.runs import json_files, plots
+from fedjax_het.cli.runs.results import RunResults
+from fedjax_het.cli.sweep import grid
+from fedjax_het.cli.sweep.grid import GridRun
 from fedjax_het.errors import InputError, nearest
 from fedjax_het.models import MODELS
 
-from .. import PROGRAM, ROOT
-from ..configuration import calls
-from ..configuration.command_line import make_parser, split_overrides, with_exit_status
-from ..runs import json_files, plots
-from ..runs.results import RunResults
-from ..sweep import grid
-from ..sweep.grid import GridRun
 from .spec import PRETRAINED, Entry, Experiment, Scale, Settings
 from .tables import to_csv, to_markdown
 
@@ -32,7 +32,7 @@ def main(argv: Sequence[str], paper: str, experiments: Mapping[str, Experiment])
     """Run the command and return the exit status: 0 = all is done, 1 = some runs failed, 2 = an error of input."""
     own, common = split_overrides(argv)
     parser = make_parser(
-        f"{PROGRAM} paper {paper}",
+        f"python -m experiments.papers {paper}",
         "Train a table or figure of the paper and compare the results with the printed values.",
         ", for example --config.model.pretrained=FILE, where the paper's own scale requires it",
     )
@@ -98,7 +98,7 @@ def run(
 
 def runs_folder(run: GridRun, scale: str, workdir: Path) -> Path:
     """Return the folder of all runs with this config and these common settings, which several tables may share."""
-    shared = json.dumps([str(run.config.relative_to(ROOT)), dict(run.common)], sort_keys=True)
+    shared = json.dumps([str(run.config.relative_to(CONFIGS)), dict(run.common)], sort_keys=True)
     return workdir / f"{scale}-{hashlib.sha256(shared.encode()).hexdigest()[:8]}"
 
 

@@ -1,14 +1,13 @@
 """FedLD's experiments: Zeng et al., Tackling Data Heterogeneity in Federated Learning via Loss Decomposition.
 
-python -m experiments.papers.fedld --what=table2 --scale=cpu --data=cxr.npz --workdir=runs/fedld
+python -m experiments.papers fedld --what=table2 --scale=cpu --data=cxr.npz --workdir=runs/fedld
 """
 
-import sys
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from ..runs.records import flatten
-from .command import main
+from fedjax_het.cli.runs.records import flatten
+
 from .figures import plot_columns
 from .measures import mean_quantity, read_first, read_test_score
 from .spec import Experiment, Scale, Settings, make_smoke_scale, read_printed
@@ -233,7 +232,3 @@ FIGURE_2 = Experiment(
 )
 
 EXPERIMENTS = {"table1": TABLE_1, "table1-covid": COVID, "table2": TABLE_2, "table3": TABLE_3, "fig2": FIGURE_2}
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:], "fedld", EXPERIMENTS))

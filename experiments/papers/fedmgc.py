@@ -1,14 +1,13 @@
 """FedMGC's experiments: Wang et al., Joint Focal Loss and Dominant Gradient Correction for Gradient Conflict.
 
-python -m experiments.papers.fedmgc --what=fig12 --scale=cpu --data=cifar10=cifar10.npz --data=fmnist=fmnist.npz
+python -m experiments.papers fedmgc --what=fig12 --scale=cpu --data=cifar10=cifar10.npz --data=fmnist=fmnist.npz
 """
 
-import sys
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from ..runs.records import flatten
-from .command import main
+from fedjax_het.cli.runs.records import flatten
+
 from .figures import Draw, plot_class_shares, plot_columns, plot_diagnostics, plot_rounds
 from .measures import mean_class_loss, mean_quantity, read_final, read_largest_share, read_last
 from .spec import Experiment, Measure, Scale, Settings, make_smoke_scale
@@ -200,7 +199,3 @@ ACCURACY = {
 }
 
 EXPERIMENTS = {**CLIENTS, **ACCURACY}
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:], "fedmgc", EXPERIMENTS))

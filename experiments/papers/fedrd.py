@@ -1,16 +1,15 @@
 """FedRD's experiments: Reducing Divergences for Generalized Federated Learning.
 
-    python -m experiments.papers.fedrd --what=table2 --scale=cpu --data=PACS --workdir=runs/fedrd
+    python -m experiments.papers fedrd --what=table2 --scale=cpu --data=PACS --workdir=runs/fedrd
 
 Every domain is left out in turn. Tables are counted as in the published text: 1 Mini-DomainNet and OfficeHome,
 2 PACS, 3 VLCS, 4 local epochs, 5 ablation. What ends in -resnet50 is the same with ResNet-50.
 """
 
-import sys
 from collections.abc import Mapping
 
-from ..runs.records import flatten
-from .command import main
+from fedjax_het.cli.runs.records import flatten
+
 from .figures import Draw, plot_columns, plot_rounds
 from .measures import read_unseen_score
 from .spec import Experiment, Scale, Settings, make_smoke_scale, read_printed
@@ -314,7 +313,3 @@ EXPERIMENTS = {
     **{f"{name}-resnet50": _with_resnet50(table) for name, table in _TABLES.items()},
     **PACS_EXPERIMENTS,
 }
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:], "fedrd", EXPERIMENTS))

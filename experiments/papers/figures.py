@@ -10,9 +10,10 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure as Drawing
 
-from ..runs import diagnostics_log, plots
-from ..runs.figures import Curve, Heat, Panel, View, mean_curve
-from ..runs.results import RunResults
+from fedjax_het.cli.runs import diagnostics_log, plots
+from fedjax_het.cli.runs.figures import Curve, Heat, Panel, View, mean_curve
+from fedjax_het.cli.runs.results import RunResults
+
 from .measures import LineValue, class_shares
 from .spec import Entry, Runs
 

@@ -1,14 +1,13 @@
 """FL-Simulator's table of CIFAR-10 (Sun et al., woodenchild95/FL-Simulator), in which most public comparisons of
 FedSpeed, FedSMOO and their baselines have their origin.
 
-python -m experiments.papers.fl_simulator --what=100_clients --scale=cpu --data=cifar10.npz
+python -m experiments.papers fl_simulator --what=100_clients --scale=cpu --data=cifar10.npz
 """
 
-import sys
 from collections.abc import Mapping
 
-from ..runs.records import flatten
-from .command import main
+from fedjax_het.cli.runs.records import flatten
+
 from .measures import read_final
 from .spec import Experiment, Scale, Settings, make_smoke_scale, read_printed
 
@@ -113,7 +112,3 @@ EXPERIMENTS = {
         """,
     ),
 }
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:], "fl_simulator", EXPERIMENTS))

@@ -1,13 +1,12 @@
 """HarmoFL's experiments: Jiang et al., HarmoFL: Harmonizing Local and Global Drifts, AAAI 2022.
 
-python -m experiments.papers.harmofl --what=table1-nuclei --scale=cpu --data=nuclei.npz --workdir=runs/harmofl
+python -m experiments.papers harmofl --what=table1-nuclei --scale=cpu --data=nuclei.npz --workdir=runs/harmofl
 """
 
-import sys
 from collections.abc import Mapping, Sequence
 
-from ..runs.records import flatten
-from .command import main
+from fedjax_het.cli.runs.records import flatten
+
 from .figures import Draw, plot_columns, plot_landscapes, plot_rounds
 from .harmofl_methods import (
     AVERAGE,
@@ -188,7 +187,3 @@ EXPERIMENTS = {
     **FIGURE_4,
     **FIGURE_5,
 }
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:], "harmofl", EXPERIMENTS))

@@ -1,6 +1,7 @@
 """HarmoFL's Table 1 and Fig. 4: Dice on nuclei and on prostate MRI, and segmented images."""
 
-from ..runs.records import flatten
+from fedjax_het.cli.runs.records import flatten
+
 from .figures import plot_segmentations
 from .harmofl_methods import (
     AVERAGE,

@@ -6,10 +6,10 @@ from typing import Literal
 
 import numpy as np
 
+from fedjax_het.cli.runs.results import CLIENT_SCORE, TEST_SCORE, RunResults, read_seeds
+from fedjax_het.cli.runs.run_files import Json
 from fedjax_het.errors import InputError
 
-from ..runs.results import CLIENT_SCORE, TEST_SCORE, RunResults, read_seeds
-from ..runs.run_files import Json
 from .spec import Measure
 
 LineValue = Callable[[Json], float]

@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..configuration.config_files import CONFIGS
-from ..runs.results import RunResults
-from ..sweep.grid import GridRun
+from fedjax_het.cli import CONFIGS
+from fedjax_het.cli.runs.results import RunResults
+from fedjax_het.cli.sweep.grid import GridRun
 
 PRETRAINED = "model.pretrained"
 Settings = Mapping[str, str]

@@ -5,9 +5,10 @@ import io
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
-from ..configuration import calls
-from ..runs import data_usage, json_files
-from ..runs.run_directory import run_identity
+from fedjax_het.cli.configuration import calls
+from fedjax_het.cli.runs import data_usage, json_files
+from fedjax_het.cli.runs.run_directory import run_identity
+
 from .spec import PRETRAINED, Entry, Experiment, Runs, Scale, Settings
 
 _MARGIN = 5.0  # per cent below the reference, for which a reason should be given

@@ -14,16 +14,16 @@ import numpy as np
 from matplotlib.figure import Figure as Drawing
 from matplotlib.ticker import LogLocator, NullLocator
 
+from fedjax_het.cli.configuration.command_line import make_parser, split_overrides, with_exit_status
+from fedjax_het.cli.runs import json_files, plots
+from fedjax_het.cli.runs.figures import Curve, Panel, View, mean_curve
+from fedjax_het.cli.runs.results import RunResults
+from fedjax_het.cli.runs.run_directory import RunDirectory
+from fedjax_het.cli.runs.setting_text import select_names
+from fedjax_het.cli.sweep import grid
+from fedjax_het.cli.sweep.grid import GridRun
 from fedjax_het.errors import InputError
 
-from ..configuration.command_line import make_parser, split_overrides, with_exit_status
-from ..runs import json_files, plots
-from ..runs.figures import Curve, Panel, View, mean_curve
-from ..runs.results import RunResults
-from ..runs.run_directory import RunDirectory
-from ..runs.setting_text import select_names
-from ..sweep import grid
-from ..sweep.grid import GridRun
 from ..tradeoffs import ALGORITHMS
 from .laws import fit_laws, list_quantities, select_rows
 from .points import DATA_SETS, EXAMPLES_PER_CLIENT, PARTS, Plan, Row, make_places, make_run, read_row

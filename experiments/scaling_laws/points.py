@@ -6,9 +6,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..configuration.config_files import CONFIGS
-from ..runs.results import RunResults
-from ..sweep.grid import GridRun
+from fedjax_het.cli import CONFIGS
+from fedjax_het.cli.runs.results import RunResults
+from fedjax_het.cli.sweep.grid import GridRun
+
 from ..tradeoffs import ALGORITHMS
 
 EXAMPLES_PER_CLIENT = 50

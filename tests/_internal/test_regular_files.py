@@ -5,11 +5,11 @@ import os
 
 import pytest
 
-from experiments.configuration import config_files
-from experiments.runs.run_files import DamagedFileError, read_json, read_lines
-from experiments.sweep import batched, grid
 from fedjax_het._internal.number_table import read_number_table
 from fedjax_het._internal.regular_files import open_regular, read_regular
+from fedjax_het.cli.configuration import config_files
+from fedjax_het.cli.runs.run_files import DamagedFileError, read_json, read_lines
+from fedjax_het.cli.sweep import batched, grid
 from fedjax_het.engine.storage import checksums
 from fedjax_het.errors import InputError
 from fedjax_het.models._pretrained import read_state_dict

@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.runs import records
 from fedjax_het import data, engine, models
 from fedjax_het.algorithms import ALGORITHMS
+from fedjax_het.cli.runs import records
 from fedjax_het.client.objectives import with_task_loss
 from fedjax_het.errors import InputError
 from fedjax_het.labels import concordance, cox_losses

@@ -6,12 +6,12 @@ import json
 import numpy as np
 import pytest
 
-from experiments.configuration import build
-from experiments.runs.results import RunResults
 from experiments.scaling_laws.__main__ import main, write_files
 from experiments.scaling_laws.laws import fit_laws, fit_line
 from experiments.scaling_laws.points import Place, Plan, Row, make_places, make_run, read_row
 from experiments.tradeoffs import ALGORITHMS
+from fedjax_het.cli.configuration import build
+from fedjax_het.cli.runs.results import RunResults
 
 PLAN = Plan()
 TARGETS = (70.0, 80.0)
@@ -122,7 +122,7 @@ def test_a_command_that_is_stopped_writes_what_is_done(tmp_path, monkeypatch, ca
         raise KeyboardInterrupt
         yield
 
-    monkeypatch.setattr("experiments.sweep.grid.run_grid", stop)
+    monkeypatch.setattr("fedjax_het.cli.sweep.grid.run_grid", stop)
     (tmp_path / "cifar10.npz").touch()
     flags = [f"--data={tmp_path / 'cifar10.npz'}", f"--workdir={tmp_path / 'runs'}", f"--out={tmp_path / 'out'}"]
     assert main(flags) == 130 and "the same command resumes" in capsys.readouterr().err

@@ -6,9 +6,9 @@ import json
 import pytest
 
 from experiments import tradeoffs
-from experiments.configuration import build
-from experiments.sweep.grid import GridResult
 from experiments.tradeoffs import ALGORITHMS, ALPHAS, TOPICS, make_runs
+from fedjax_het.cli.configuration import build
+from fedjax_het.cli.sweep.grid import GridResult
 
 GIVEN = {"data.path": "fashion_mnist.npz"}
 

@@ -8,17 +8,17 @@ import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from fedjax_het import algorithms, data, engine, models
+from fedjax_het.cli.distributed import layouts
+from fedjax_het.cli.distributed.layouts import read_layout
 from fedjax_het.models import computed_in
 from fedjax_het.types import Model
 
-from ...configuration.build import read_layout
-from ...distributed import cpu_devices
 from ..workloads import LayeredWorkload, RecurrentWorkload, ResidualWorkload, Weights, Workload
 from . import Contender, ContenderSettings, UnusableError
 
 
 def prepare(work: Workload, settings: ContenderSettings) -> Contender:
-    cpu_devices.set_num_cpu_devices(settings.cores)
+    layouts.set_num_cpu_devices(settings.cores)
     on_cores = f"sharded({settings.cores}, 1)" if jax.default_backend() == "cpu" else "vmapped"
     simulation = engine.Simulation(
         algorithms.fedavg(learning_rate=work.learning_rate, batch_size=work.batch_size, shuffle=False),

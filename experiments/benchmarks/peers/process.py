@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from ... import module_command, module_environment
+from fedjax_het.cli import module_command, module_environment
 
 ANSWER_TIMEOUT = 1800  # seconds for one answer
 _LOG_TAIL = 4000  # characters of what a process wrote before it crashed
@@ -29,7 +29,7 @@ class ContenderProcess:
         self._log, self._timeout = directory / f"{contender}.log", timeout
         with self._log.open("w") as log:
             process = subprocess.Popen(
-                module_command("benchmarks.peers.worker", contender, *arguments, python=python),
+                module_command("experiments.benchmarks.peers.worker", contender, *arguments, python=python),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,

@@ -12,10 +12,10 @@ from experiments.claims.experiments import TOPICS
 from experiments.claims.page import Row, fill_blocks
 from experiments.claims.spec import Experiment
 from experiments.claims.verdicts import FAILS, HOLDS, NOT_RUN, OPEN, Claim, Quantity
-from experiments.configuration import build
 from experiments.papers import measures
-from experiments.runs.results import RunResults
-from experiments.study.comparison import Interval
+from fedjax_het.cli.configuration import build
+from fedjax_het.cli.runs.results import RunResults
+from fedjax_het.cli.study.comparison import Interval
 from fedjax_het.errors import InputError
 from tests.shared import ROOT
 

@@ -12,9 +12,9 @@ from safetensors.numpy import save_file
 from experiments.papers import command, fedld, fedrd, tables
 from experiments.papers.measures import read_final
 from experiments.papers.spec import Entry, Experiment, Scale
-from experiments.sweep.grid import GridResult
+from fedjax_het.cli.sweep.grid import GridResult
 from fedjax_het.errors import InputError
-from tests.experiments.runs.test_results import FIGURE, SUMMARY
+from tests.cli.runs.test_results import FIGURE, SUMMARY
 
 
 def make_entry(row, column, printed, seeds):

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from experiments.papers import figures, measures
-from experiments.runs import diagnostics_log
-from experiments.runs.results import RunResults
+from fedjax_het.cli.runs import diagnostics_log
+from fedjax_het.cli.runs.results import RunResults
 
 STEPS = np.linspace(-1, 1, 11)
 DISTANCE = np.hypot(STEPS[:, None], STEPS)

@@ -8,16 +8,16 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from experiments.configuration import build, calls
-from experiments.configuration.settings import TABLES
 from experiments.papers import baselines, command, fedld, figures, fl_simulator, harmofl, measures
 from experiments.papers.spec import Entry
-from experiments.runs import plots
-from experiments.runs.results import RunResults
 from fedjax_het import sharing, tree
+from fedjax_het.cli.configuration import build, calls
+from fedjax_het.cli.configuration.settings import TABLES
+from fedjax_het.cli.runs import plots
+from fedjax_het.cli.runs.results import RunResults
 from fedjax_het.errors import InputError
+from tests.cli.runs.test_results import FIGURE, SUMMARY
 from tests.experiments.papers.test_facts import PAPERS, flat
-from tests.experiments.runs.test_results import FIGURE, SUMMARY
 
 IMAGES = jax.ShapeDtypeStruct((1, 32, 32, 3), jnp.float32)
 OTHERS = {"baselines": baselines.EXPERIMENTS, "fl_simulator": fl_simulator.EXPERIMENTS}

@@ -1,0 +1,212 @@
+"""Figures and tables of the clients: their scores, fairness, shares of the classes, predictions, and one client's."""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from fedjax_het.cli.report.rows import Row
+from fedjax_het.cli.runs.figures import Curve, Figure, Heat, Panel, View, mean_points, partition_heat
+from fedjax_het.cli.runs.results import RunResults, client_scores
+from fedjax_het.cli.runs.run_directory import RunDirectory
+from fedjax_het.cli.runs.run_files import Json
+from fedjax_het.cli.runs.tables import PER_CENT, ColumnFormat, Table, Value, score_title
+
+KINDS = {
+    "clients": "server's model, own test examples",
+    "personal": "own model, own test examples",
+    "personal_test": "own model, common test set",
+}
+_FORMATS = {"deviation": ColumnFormat(PER_CENT.text, min), "Gini": ColumnFormat(lambda value: f"{value:.3f}", min)}
+_FAIRNESS = {
+    "mean": "mean",
+    "worst tenth": "worst10",
+    "worst": "min",
+    "best": "max",
+    "deviation": "std",
+    "Gini": "gini",
+}
+_FAIRNESS_NOTE = "Over clients, in per cent, then mean ± deviation over seeds. Gini: 0 = all clients have the same."
+_SCORES_CAPTION = (
+    "After the last round: the mean over seeds, and a bar from the lowest to the highest. Clients without test "
+    "examples are left out. Sorted: the clients of each run from its worst to its best."
+)
+_PARTITION_CAPTION = (
+    "The training examples of each client (across) in each class (down), newcomers last; one map for rows that share a "
+    "partition. As shares of all examples of a client, small clients can be read, too."
+)
+_EXAMPLES_NOTE = "Numbers of examples, and the training examples of each class."
+_CURVE_CAPTION = (
+    "After the rounds at which the validation examples of all clients gave a better score than before, and after the "
+    "last; a curve per seed."
+)
+_CONFUSION_CAPTION = (
+    "Predictions after the last checkpoint, all seeds together: true classes down, predicted across. A share is "
+    "of the examples of a true class."
+)
+
+
+def make_fairness_tables(rows: Sequence[Row], score: str) -> list[Table]:
+    """Tabulate the distribution of scores over clients after the last round: one table per kind of model."""
+    tables = []
+    for kind, model in KINDS.items():
+        body = []
+        for row in rows:
+            statistics = [_read_last(row, f"{kind}/{score}_{statistic}") for statistic in _FAIRNESS.values()]
+            if any(statistics):
+                body.append((row.label, [Value.of(each) if each else None for each in statistics]))
+        if body:
+            title = f"Fairness over clients: {model}"
+            tables.append(Table(f"fairness_{kind}", title, list(_FAIRNESS), body, _FORMATS, _FAIRNESS_NOTE))
+    return tables
+
+
+def _read_last(row: Row, name: str) -> list[float]:
+    """Return the values after the last round of every run and seed."""
+    return [
+        float("nan") if line[name] is None else line[name]
+        for run in row.runs
+        for line in run.lines
+        if line["round"] == run.done and name in line
+    ]
+
+
+def make_scores_figure(rows: Sequence[Row], score: str, title: str) -> Figure | None:
+    """Draw every client's score as a point, and the scores of all clients sorted.
+
+    Args:
+        rows: the rows of one data set.
+        score: "accuracy" or "dice".
+        title: of the score.
+    """
+    views = {"by client": [], "sorted": []}
+    for kind, model in KINDS.items():
+        scores = [(row, clients) for row in rows if (clients := client_scores(row.runs, kind, score))]
+        if not scores:
+            continue
+        points = [
+            mean_points(row.label, row.number, {name: list(seeds.values()) for name, seeds in clients.items()})
+            for row, clients in scores
+        ]
+        names = list(dict.fromkeys(name for _, clients in scores for name in clients))
+        views["by client"].append(Panel(model, "client", title, points, y_range=(0, 1), x_names=names, is_wide=True))
+        lines = [_sort(row, clients) for row, clients in scores]
+        views["sorted"].append(Panel(model, "share of clients", title, lines, y_range=(0, 1), is_wide=True))
+    if not views["by client"]:
+        return None
+    title = f"{title.capitalize()} per client"
+    return Figure("clients", title, _SCORES_CAPTION, [View(*each) for each in views.items()])
+
+
+def _sort(row: Row, clients: dict[str, dict[int, float]]) -> Curve:
+    means = sorted(float(np.mean(list(seeds.values()))) for seeds in clients.values())
+    shares = [(i + 0.5) / len(means) for i in range(len(means))]
+    return Curve(row.label, row.number, shares, means)
+
+
+def make_partition_figure(rows: Sequence[Row], unit: str) -> Figure | None:
+    """Draw the classes of the clients' training examples: one heat map per partition.
+
+    Args:
+        rows: the rows of one data set.
+        unit: "examples", or "pixels" of masks.
+    """
+    labels: dict[str, dict[str, None]] = {}
+    partitions = {}
+    for row in rows:
+        for run in row.runs:
+            if run.partition:
+                partitions[run.partition["fingerprint"]] = run.partition
+                labels.setdefault(run.partition["fingerprint"], {})[row.label] = None
+    if not partitions:
+        return None
+    views = {unit: [], "shares": []}
+    for fingerprint, partition in partitions.items():
+        title = "all runs" if len(partitions) == 1 else ", ".join(labels[fingerprint])
+        for name, panels in views.items():
+            is_share = name == "shares"
+            heat = partition_heat(partition["clients"], "share" if is_share else unit, is_share)
+            panels.append(Panel(title, "client", "class", [heat], is_wide=True, rows=tuple(labels[fingerprint])))
+    return Figure("partition", "Classes by client", _PARTITION_CAPTION, [View(*each) for each in views.items()])
+
+
+# ---- one client, and predictions -------------------------------------------------------------------------------------
+def find_client(rows: Sequence[Row], name: str) -> list[tuple[Row, Json]]:
+    """Return the rows that have a client, with its record in the partition."""
+    clients = [(row, each) for row in rows if row.first.partition for each in row.first.partition["clients"]]
+    return [(row, each) for row, each in clients if each["client"] == name]
+
+
+def make_client_parts(rows: Sequence[Row], name: str, score: str, has_confusion: bool) -> list[Table | Figure]:
+    """Make the table of a client's examples and the figures of its scores and predictions; [] if no row has it."""
+    if not (found := find_client(rows, name)):
+        return []
+    classes = list(found[0][1]["classes"])
+    body = []
+    for row, client in found:
+        counts = [
+            client["train"],
+            client["valid"],
+            client["test"],
+            *(client["classes"].get(each, 0) for each in classes),
+        ]
+        body.append((row.label, [f"{count:,}" for count in counts]))
+    columns = ["training", "validation", "test", *map(str, classes)]
+    parts: list[Table | Figure] = [Table("client_data", f"Examples of {name}", columns, body, note=_EXAMPLES_NOTE)]
+    panels = []
+    for kind, model in KINDS.items():
+        column = score if kind == "clients" else f"{kind}_{score}"
+        curves = [curve for row, _ in found for curve in _make_curves(row, name, column)]
+        panels += [Panel(model, "round", score_title(score), curves, (0, 1))] if curves else []
+    parts += [Figure("client_scores", f"Scores of {name}", _CURVE_CAPTION, [View("", panels)])] if panels else []
+    return parts + ([draw_confusion([row for row, _ in found], name)] if has_confusion else [])
+
+
+def _make_curves(row: Row, name: str, column: str) -> Iterator[Curve]:
+    for run in row.runs:
+        scores: dict[int, dict[int, float]] = {}
+        clients = [(line["round"], each) for line in run.improvements for each in line["clients"]]
+        for round, each in [*clients, *((run.done, each) for each in run.clients)]:
+            if each["client"] == name and each.get(column) not in (None, ""):
+                scores.setdefault(int(each["seed"]), {})[round] = float(each[column])
+        yield from (Curve(row.label, row.number, list(own), list(own.values())) for own in scores.values())
+
+
+def draw_confusion(rows: Sequence[Row], client: str | None = None) -> Figure:
+    """Draw the confusion matrices of the rows.
+
+    Args:
+        rows: the rows of one data set.
+        client: whose test examples, with its own model where clients have one; None: the common test set, or the test
+            examples of all clients where there is none.
+
+    Raises:
+        InputError: A run has no checkpoint, its data have changed, or there are no test examples or no classes.
+    """
+    views: list[View] = [View("shares", []), View("examples", [])]
+    for row in rows:
+        matrix = np.sum([each for run in row.runs for each in _count_confusions(run, client)], axis=0)
+        shares = matrix / np.maximum(matrix.sum(axis=1, keepdims=True), 1)
+        names = list(map(str, row.first.partition_clients[0]["classes"]))
+        for view, z in zip(views, (shares, matrix), strict=True):
+            heat = Heat(names, names, z.tolist(), "amount", view.name)
+            view.panels.append(Panel(row.label, "predicted class", "true class", [heat], rows=(row.label,)))
+    name, title = ("client_confusion", f"Predictions for {client}") if client else ("confusion", "Confusion matrices")
+    return Figure(name, title, _CONFUSION_CAPTION, views)
+
+
+def _count_confusions(run: RunResults, client: str | None) -> Iterator[np.ndarray]:
+    from fedjax_het import predict  # not before they are needed: other reports read no data and run no model
+    from fedjax_het.cli.configuration import settings
+    from fedjax_het.cli.export import restore_last
+
+    complete, _ = settings.complete_settings(run.settings)
+    state, _, _, parts = restore_last(RunDirectory(run.directory), complete)
+    federation, clients = parts.federation, parts.federation.describe()[: parts.federation.num_clients]
+    is_common = client is None and federation.test is not None and bool(federation.test.count)
+    has_own = not is_common and any(name.startswith("personal/") for line in run.lines[-1:] for name in line)
+    numbers = [i for i, each in enumerate(clients) if each["client"] == client or (client is None and each["test"])]
+    for seed in range(complete["num_seeds"]):
+        for number in [None] if is_common else numbers:
+            options = {"client": number, "personal": has_own, "run": seed, "seed": complete["seed"]}
+            predicted = predict(parts.algorithm, parts.model, federation, state, **options)
+            yield predicted.confusion_matrix(federation.num_classes)

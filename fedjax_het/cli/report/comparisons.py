@@ -1,0 +1,154 @@
+"""Comparison of every row with FedAvg over seeds and over clients, by paired tests with correction for many tests."""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from scipy import stats
+
+from fedjax_het.cli.report import measures
+from fedjax_het.cli.report.rows import Row, find_baseline
+from fedjax_het.cli.runs.results import client_scores
+from fedjax_het.cli.runs.tables import ColumnFormat, Table, Value
+
+BASELINE = "fedavg"
+MIN_PAIRS = {"seeds": 5, "clients": 6}
+"""The fewest pairs with a p-value. Six clients, because with five Wilcoxon's p cannot be below 0.05."""
+_STARS = ((0.001, "***"), (0.01, "**"), (0.05, "*"))
+_KINDS = {"clients": "clients", "own models": "personal", "own models on the test set": "personal_test"}
+_FORMATS = {
+    "difference": ColumnFormat(lambda value: f"{100 * value:+.1f}".replace("-", "−")),
+    "pairs": ColumnFormat(lambda value: f"{value:.0f}"),
+    "p": ColumnFormat(lambda value: f"{value:.3f}" if value >= 0.001 else "< 0.001"),
+}
+_NOTE = (
+    "Difference: row minus FedAvg of the same data, model and rounds, in percentage points. Seeds as pairs (same "
+    "initial weights, cohorts and batches): paired t-test, two-sided, from 5 seeds on; it generalizes to other seeds. "
+    "Clients as pairs (means over seeds): Wilcoxon's signed-rank test, two-sided, where 6 clients or more differ; it "
+    "generalizes to other clients of this federation, not to other seeds. p after Holm's correction for the rows "
+    "compared on the same figure. * p < 0.05, ** p < 0.01, *** p < 0.001."
+)
+
+
+# ---- tests -----------------------------------------------------------------------------------------------------------
+class PairedTest(NamedTuple):
+    difference: float  # mean of a - b
+    interval: tuple[float, float] | None  # 95 %, of the mean, by Student's t
+    p: float | None  # two-sided; None with too few pairs, or with equal differences
+    num_pairs: int
+
+
+def paired_t_test(a: Sequence[float], b: Sequence[float]) -> PairedTest:
+    """Apply Student's t-test to the differences a - b; the interval needs two pairs, p `MIN_PAIRS`."""
+    differences = np.asarray(a, float) - np.asarray(b, float)
+    n, mean = len(differences), float(differences.mean())
+    if n < 2 or np.ptp(differences) == 0:
+        return PairedTest(mean, None, None, n)
+    result = stats.ttest_1samp(differences, 0)
+    low, high = map(float, result.confidence_interval(0.95))
+    return PairedTest(mean, (low, high), float(result.pvalue) if n >= MIN_PAIRS["seeds"] else None, n)
+
+
+def signed_rank_test(a: Sequence[float], b: Sequence[float]) -> PairedTest:
+    """Apply Wilcoxon's signed-rank test to the differences a - b, without pairs that do not differ."""
+    differences = np.asarray(a, float) - np.asarray(b, float)
+    nonzero = differences[np.abs(differences) > 1e-12]
+    p = float(stats.wilcoxon(nonzero).pvalue) if len(nonzero) >= MIN_PAIRS["clients"] else None
+    return PairedTest(float(differences.mean()), None, p, len(differences))
+
+
+def correct_holm(ps: Sequence[float | None]) -> list[float | None]:
+    """Apply Holm's correction: p_(k) -> max over j <= k of min(1, (m - j + 1) p_(j)); None stays None."""
+    known = sorted((p, i) for i, p in enumerate(ps) if p is not None)
+    corrected, highest = list(ps), 0.0
+    for k, (p, i) in enumerate(known):
+        highest = max(highest, min(1.0, (len(known) - k) * p))
+        corrected[i] = highest
+    return corrected
+
+
+_TESTS = {"seeds": ("paired t", paired_t_test), "clients": ("signed rank", signed_rank_test)}
+
+
+# ---- comparisons -----------------------------------------------------------------------------------------------------
+class Comparison(NamedTuple):
+    label: str
+    against: str
+    column: str
+    when: str
+    pairs: str  # "seeds" or "clients"
+    test: PairedTest
+
+
+def compare_with_baseline(rows: Sequence[Row]) -> list[Comparison]:
+    """Compare every row that has a FedAvg baseline with it, on every figure, with corrected p."""
+    score, found = measures.find_score(rows), []
+    for row in rows:
+        if (base := find_baseline(row, rows, BASELINE)) is None:
+            continue
+        pairs = []
+        for when in (measures.LAST, measures.SELECTED):
+            ours, theirs = (measures.read_figures(each, when, score) for each in (row, base))
+            columns = measures.order_columns([name for name in ours if name in theirs])
+            pairs += [(column, when, "seeds", ours[column], theirs[column]) for column in columns]
+        if _fingerprints(row) == _fingerprints(base) is not None:
+            for column, kind in _KINDS.items():
+                clients = (client_scores(each.runs, kind, score) for each in (row, base))
+                means = [{name: float(np.mean(list(x.values()))) for name, x in each.items()} for each in clients]
+                pairs.append((column, measures.LAST, "clients", *means))
+        for column, when, kind, ours, theirs in pairs:
+            both = [x for x in ours if x in theirs and math.isfinite(ours[x]) and math.isfinite(theirs[x])]
+            if both:
+                test = _TESTS[kind][1]([ours[x] for x in both], [theirs[x] for x in both])
+                found.append(Comparison(row.label, base.label, column, when, kind, test))
+    families: dict[tuple, list[int]] = {}
+    for i, each in enumerate(found):  # p is corrected among the rows that are compared on the same figure
+        families.setdefault((each.against, each.column, each.when, each.pairs), []).append(i)
+    for members in families.values():
+        for i, p in zip(members, correct_holm([found[i].test.p for i in members]), strict=True):
+            found[i] = found[i]._replace(test=found[i].test._replace(p=p))
+    return found
+
+
+def _fingerprints(row: Row) -> tuple[str, ...] | None:
+    known = [run.partition["fingerprint"] for run in row.runs if run.partition]
+    return tuple(known) if len(known) == len(row.runs) else None
+
+
+def significance_stars(comparisons: Sequence[Comparison]) -> dict[tuple[str, str, str], str]:
+    """Return {(label, column, when): "*"} by the test over seeds, because the table's deviations are over seeds."""
+    return {
+        (each.label, each.column, each.when): _stars_of(each.test.p) for each in comparisons if each.pairs == "seeds"
+    }
+
+
+def _stars_of(p: float | None) -> str:
+    return "" if p is None else next((stars for level, stars in _STARS if p < level), "")
+
+
+def describe_stars(comparisons: Sequence[Comparison]) -> str:
+    """Explain the stars of a table, or why there are none."""
+    counts = sorted({each.test.num_pairs for each in comparisons if each.pairs == "seeds"})
+    if not counts:
+        return ""
+    seeds = f"{counts[0]} to {counts[-1]} seeds" if len(counts) > 1 else f"{counts[0]} seed{'s' * (counts[0] > 1)}"
+    if counts[-1] < MIN_PAIRS["seeds"]:
+        return f"No stars: too few pairs for a test against FedAvg ({seeds}; at least {MIN_PAIRS['seeds']} are needed)."
+    return f"Stars: against FedAvg, paired t-test over {seeds}, Holm-corrected (* 0.05, ** 0.01, *** 0.001)."
+
+
+def make_table(comparisons: Sequence[Comparison]) -> Table:
+    """Tabulate the comparisons, one per line."""
+    columns = ["against", "figure", "round", "pairs are", "pairs", "difference", "95 % interval", "test", "p"]
+    body = [(each.label, _format_comparison(each)) for each in comparisons]
+    return Table("significance", "Against FedAvg", columns, body, _FORMATS, _NOTE)
+
+
+def _format_comparison(each: Comparison) -> list[Value | str | None]:
+    difference, interval, p, num_pairs = each.test
+    ends = "" if interval is None else " to ".join(_FORMATS["difference"].text(end) for end in interval)
+    few = "too few pairs" if num_pairs < MIN_PAIRS[each.pairs] else "too few pairs differ"
+    result = few if p is None else Value(p, None, f" {_stars_of(p)}".rstrip())
+    names = [each.against, each.column, each.when, each.pairs]
+    return [*names, Value(num_pairs), Value(difference), ends, _TESTS[each.pairs][0], result]

@@ -1,0 +1,162 @@
+"""Tables of the costs of runs: of a whole run, and of reaching a score."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from fedjax_het.cli.report.rows import Row, figure_names
+from fedjax_het.cli.runs.results import RunResults
+from fedjax_het.cli.runs.run_files import Json
+from fedjax_het.cli.runs.tables import ColumnFormat, Table, Value, score_title
+
+EPSILON = "epsilon"
+_UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
+_NOTE = (
+    "Seconds: of the whole run with all its seeds, evaluation included, compilation not. Seconds per round: from the "
+    "first to the last evaluation, divided by the rounds between. Memory: per device, as counted before the run. Down, "
+    "up: what a client receives and sends in a round. Traffic: of all clients of one seed over the run so far. "
+    "kB = 1000 B. Machines may differ: see the settings."
+)
+_FIGURES = {
+    "test/{}": "on the test set",
+    "clients/{}_mean": "of the server's model, mean of clients",
+    "personal/{}_mean": "of own models",
+}
+_TARGET_NOTE = (
+    "The first evaluated round at which a seed's score is at least {target:.4g} %, {where}; nothing is known "
+    "between evaluations. Means over the seeds that got there, whose number is in the first column. Bytes: of all "
+    "clients, down and up; bits: what the stages of an uplink send. Seconds are those of the machine, evaluation "
+    "included; the virtual clock counts what clients would take."
+)
+
+
+# ---- numbers ---------------------------------------------------------------------------------------------------------
+def format_bytes(num_bytes: float) -> str:
+    """Format with three digits: "19.2 kB"."""
+    power = 0
+    while abs(num_bytes) >= 999.5 and power < len(_UNITS) - 1:
+        num_bytes, power = num_bytes / 1000, power + 1
+    return f"{num_bytes:.3g} {_UNITS[power]}"
+
+
+def format_seconds(value: float) -> str:
+    """Format with three digits, in milliseconds or seconds; in hours and minutes from ten minutes on."""
+    if value < 1:
+        return f"{1000 * value:.3g} ms"
+    if value < 600:
+        return f"{value:.3g} s"
+    return f"{value // 3600:.0f} h {value % 3600 // 60:.0f} min"
+
+
+def count_traffic(line: Json) -> float:
+    """Count the bytes of all clients up to an evaluation, down and up."""
+    return line["traffic/down"] + line["traffic/up"]
+
+
+def count_bits_up(line: Json) -> float:
+    """Count the bits that all clients have sent up to an evaluation."""
+    return line.get("traffic/bits_up", 8 * line["traffic/up"])
+
+
+def _seconds_per_round(run: RunResults, line: Json) -> float:
+    """Measure from the first to the last evaluation; with a single one, from the start to it."""
+    rounds, seconds = run.lines[0]["round"], run.lines[0]["seconds"]
+    if rounds == line["round"]:
+        rounds = seconds = 0
+    return (line["seconds"] - seconds) / (line["round"] - rounds)
+
+
+# ---- columns ---------------------------------------------------------------------------------------------------------
+_Column = tuple[ColumnFormat, Callable[[RunResults, Json], float | None]]
+
+
+def _fact(name: str, form: ColumnFormat) -> _Column:
+    return form, lambda run, line: run.summary["facts"][name] if run.summary else None
+
+
+_BYTES, _SECONDS = ColumnFormat(format_bytes, min), ColumnFormat(format_seconds, min)
+_COUNT, _UNRANKED = ColumnFormat(lambda value: f"{value:,.0f}"), ColumnFormat(format_seconds)
+_DIGITS = ColumnFormat(lambda value: f"{value:.3g}", min)
+_OF_RUN: Mapping[str, _Column] = {
+    "rounds": (_COUNT, lambda run, line: line["round"]),
+    "parameters": _fact("num_parameters", _COUNT),
+    "seconds": (_UNRANKED, lambda run, line: line["seconds"]),
+    "seconds per round": (_SECONDS, _seconds_per_round),
+    "compilation": _fact("compile_seconds", _UNRANKED),
+    "memory held": (
+        _BYTES,
+        lambda run, line: sum(run.summary["facts"]["held_bytes"].values()) if run.summary else None,
+    ),
+    "peak memory": _fact("peak_bytes", _BYTES),
+    "down per client": _fact("bytes_down", _BYTES),
+    "up per client": _fact("bytes_up", _BYTES),
+    "traffic": (ColumnFormat(format_bytes), lambda run, line: count_traffic(line)),
+    EPSILON: (_DIGITS, lambda run, line: line.get("privacy/epsilon")),
+    "dropped uploads": (_COUNT, lambda run, line: sum(run.summary["dropped_uploads"]) if run.summary else None),
+}
+_OF_TARGET: Mapping[str, _Column] = {
+    "rounds": (ColumnFormat(lambda value: f"{value:.4g}", min), lambda run, line: line["round"]),
+    "seconds": (_SECONDS, lambda run, line: line["seconds"]),
+    "traffic": (_BYTES, lambda run, line: count_traffic(line)),
+    "bits sent": (_DIGITS, lambda run, line: line.get("traffic/bits_up")),
+    "virtual seconds": (_SECONDS, lambda run, line: line.get("virtual_seconds")),
+}
+
+
+def _add_columns(
+    table: Table,
+    lines: Sequence[Sequence[tuple[RunResults, Json]]],
+    columns: Mapping[str, _Column],
+    summarize: Callable[[list[float]], Value],
+) -> Table:
+    """Add columns that summarize the lines of each row to a table, without those that no line has."""
+    rows, formats = [[*values] for _, values in table.rows], {}
+    for name, (form, read) in columns.items():
+        known = [[value for each in own if (value := read(*each)) is not None] for own in lines]
+        if any(known):
+            formats[name] = form
+            for row, values in zip(rows, known, strict=True):
+                row.append(summarize(values) if values else None)
+    body = [(label, row) for (label, _), row in zip(table.rows, rows, strict=True)]
+    return table._replace(columns=[*table.columns, *formats], rows=body, formats=formats)
+
+
+# ---- tables ----------------------------------------------------------------------------------------------------------
+def make_table(rows: Sequence[Row]) -> Table:
+    """Tabulate the means over the runs of each row."""
+    lines = [[(run, line) for run in row.runs for line in run.lines if line["round"] == run.done] for row in rows]
+    table = Table("costs", "Time, memory, traffic", [], [(row.label, []) for row in rows], note=_NOTE)
+    return _add_columns(table, lines, _OF_RUN, lambda values: Value(float(np.mean(values))))
+
+
+def make_target_table(rows: Sequence[Row], score: str, target: float) -> Table | None:
+    """Tabulate what each row took to reach a score.
+
+    Args:
+        rows: the rows of one data set.
+        score: "accuracy" or "dice".
+        target: the score, between 0 and 1.
+
+    Returns:
+        The table; None where no such score was measured.
+    """
+    names = figure_names(rows)
+    measured = {name: where for each, where in _FIGURES.items() if (name := each.format(score)) in names}
+    if not measured:
+        return None
+    figure, where = next(iter(measured.items()))
+    reached = [[each for run in row.runs for each in _first_lines(run, figure, target)] for row in rows]
+    seeds = [sum(len({line["seed"] for line in run.lines}) for run in row.runs) for row in rows]
+    body = [(row.label, [f"{len(own)} of {n}"]) for row, own, n in zip(rows, reached, seeds, strict=True)]
+    name, title = f"target_{100 * target:g}".replace(".", "_"), f"What {100 * target:.4g} % {score_title(score)} took"
+    note = _TARGET_NOTE.format(target=100 * target, where=where)
+    return _add_columns(Table(name, title, ["seeds"], body, note=note), reached, _OF_TARGET, Value.of)
+
+
+def _first_lines(run: RunResults, figure: str, target: float) -> list[tuple[RunResults, Json]]:
+    """The first line of each seed that reaches the target."""
+    first: dict[int, Json] = {}
+    for line in run.lines:
+        if (value := line.get(figure)) is not None and value >= target:
+            first.setdefault(line["seed"], line)
+    return [(run, line) for line in first.values()]

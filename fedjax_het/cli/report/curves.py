@@ -1,0 +1,68 @@
+"""Learning curves of the rows: scores and losses against rounds, seconds, bytes, and bits sent through an uplink."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from fedjax_het.cli.report import costs
+from fedjax_het.cli.report.rows import Row, figure_names
+from fedjax_het.cli.runs.figures import Curve, Figure, Panel, View, group_titles, mean_curve
+from fedjax_het.cli.runs.run_files import Json
+
+_Position = Callable[[Json], float | None]
+_AXES: dict[str, tuple[str, _Position]] = {
+    "by rounds": ("round", lambda line: line["round"]),
+    "by seconds": ("seconds", lambda line: line["seconds"]),
+    "by bytes": ("MB of traffic", lambda line: costs.count_traffic(line) / 1e6),
+    "by epsilon": ("epsilon", lambda line: line.get("privacy/epsilon")),
+    "by virtual seconds": ("seconds on the virtual clock", lambda line: line.get("virtual_seconds")),
+    "by bits": ("Mbit sent by clients", lambda line: costs.count_bits_up(line) / 1e6),
+}
+_CAPTION = (
+    "The mean over seeds, and a band from the lowest to the highest. Seconds compare runs of the same machine only; "
+    "bytes are those of all clients of one seed, down and up; the virtual clock counts what clients would take. "
+    "Smoothing, an exponential moving average with that weight, changes this page alone."
+)
+_CAPTION_OF_BITS = " Bits are those that these clients have sent, as the stages of the uplink send them."
+
+
+def make_figure(rows: Sequence[Row], score: str, title: str) -> Figure | None:
+    """Draw one panel per kind of score and loss and per group (test set, clients, own models, ...) of any row.
+
+    Args:
+        rows: the rows of one data set.
+        score: "accuracy" or "dice".
+        title: of the score.
+    """
+    names = figure_names(rows)
+    selected = []
+    for group, group_title in group_titles(names).items():
+        for kind in (score, "loss"):
+            known = [name for name in (f"{group}/{kind}", f"{group}/{kind}_mean") if name in names]
+            selected += [(name, f"{group_title}: {title if kind == score else 'loss'}", kind) for name in known[:1]]
+    views = []
+    has_uplink = any("traffic/bits_up" in line for row in rows for run in row.runs for line in run.lines)
+    for view, (x_label, position) in _AXES.items():
+        panels = []
+        for name, panel_title, kind in selected:
+            curves = list(filter(None, (_make_curve(row, name, position) for row in rows)))
+            y_label, y_range = ("loss", (0, None)) if kind == "loss" else (title, (0, 1))
+            panels.append(Panel(panel_title, x_label, y_label, curves, y_range))
+        if view == "by rounds" or (any(panel.marks for panel in panels) and (has_uplink or view != "by bits")):
+            views.append(View(view, panels))
+    caption = _CAPTION + _CAPTION_OF_BITS * has_uplink
+    return Figure("curves", "Learning curves", caption, views) if selected else None
+
+
+def _make_curve(row: Row, name: str, position: _Position) -> Curve | None:
+    """Make the curve over all runs and seeds of a row, without rounds that one of its runs has not reached."""
+    runs = [run for run in row.runs if any(name in line for line in run.lines)]
+    if not runs:
+        return None
+    rounds = sorted(set.intersection(*({line["round"] for line in run.lines} for run in runs)))
+    lines = [[line for run in runs for line in run.lines if line["round"] == round] for round in rounds]
+    x = [[position(line) for line in own] for own in lines]
+    if not rounds or any(value is None for values in x for value in values):
+        return None
+    seeds = [[line.get(name) for line in own] for own in lines]
+    return mean_curve(row.label, row.number, [float(np.mean(np.array(each, float))) for each in x], seeds)

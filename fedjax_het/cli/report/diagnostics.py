@@ -1,0 +1,189 @@
+"""Figures of diagnostics: numbers over rounds, vectors by client or as series, matrices and landscapes as maps."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from fedjax_het.cli.report.rows import Row
+from fedjax_het.cli.runs.figures import Figure, Heat, Panel, View, mean_curve, mean_points
+from fedjax_het.cli.runs.run_files import Json
+from fedjax_het.diagnostics import DIAGNOSTICS, Diagnostic, Quantity
+
+_LANDSCAPE = "landscape"
+_MAX_ROUNDS, _MAX_CLIENTS = 6, 12  # that a reader chooses from
+_OVER_SEEDS = " The mean over seeds, and a band from the lowest to the highest."
+_OVER_COHORTS = " The mean over the seeds in whose cohort a client is, and a bar from the lowest to the highest."
+_MAPS = " Of the first seed; clients of that round's cohort."
+
+
+def make_figures(rows: Sequence[Row]) -> list[Figure]:
+    """Draw all diagnostics that any row has; the first run of a row represents it."""
+    shapes: dict[str, dict[str, tuple[int, ...]]] = {}
+    taken: dict[str, set[int]] = {}
+    for snapshot in [each for row in rows for each in row.first.snapshots]:
+        for name, values in snapshot.items():
+            if isinstance(values, dict) and name != "cohort":
+                taken.setdefault(name, set()).add(snapshot["round"])
+                shapes.setdefault(name, {}).update({quantity: np.shape(value) for quantity, value in values.items()})
+    figures = []
+    for name, of_quantities in shapes.items():
+        rounds = _select_rounds(sorted(taken[name]))
+        make = _make_landscapes if name == _LANDSCAPE else _make_figures
+        figures += make(find_diagnostic(name), name, of_quantities, rows, rounds)
+    return figures
+
+
+def _make_figures(
+    diagnostic: Diagnostic, name: str, shapes: Mapping[str, tuple[int, ...]], rows: Sequence[Row], rounds: Sequence[int]
+) -> list[Figure]:
+    figures, caption = [], diagnostic.caption
+    quantities = {key: diagnostic.quantities.get(key) or _default_quantity(key, shape) for key, shape in shapes.items()}
+    scalars = [(key, None, quantities[key].title) for key, shape in shapes.items() if not shape]
+    scalars += [(key, i, part) for key, quantity in quantities.items() for i, part in enumerate(quantity.parts)]
+    if scalars:
+        panels = [_draw_over_rounds(name, *scalar, rows) for scalar in scalars]
+        figures.append(Figure(name, diagnostic.title, caption + _OVER_SEEDS, [View("", panels)]))
+    vectors = {key: each for key, each in quantities.items() if len(shapes[key]) == 1 and not each.parts}
+    if vectors:
+        series = ", ".join(each.title for each in vectors.values() if each.across != "clients") or "client by client"
+        draw = partial(_draw_vectors, name, vectors, rows)
+        title = f"{diagnostic.title}: {series}"
+        figures += _make_by_round(f"{name}_values", title, caption + _OVER_COHORTS, rounds, draw)
+    for key, quantity in quantities.items():
+        if len(shapes[key]) == 2:
+            draw = partial(_draw_maps, name, key, quantity, rows)
+            title = f"{diagnostic.title}: {quantity.title}"
+            figures += _make_by_round(f"{name}_{key}", title, caption + _MAPS, rounds, draw)
+    return figures
+
+
+def _default_quantity(key: str, shape: tuple[int, ...]) -> Quantity:
+    """Describe a quantity that its diagnostic does not describe by its name and shape."""
+    title = key.replace("_", " ")
+    if len(shape) == 2 and shape[0] != shape[1]:
+        return Quantity(title, "index", "index", unit=title)
+    return Quantity(title, unit=title)
+
+
+def _make_by_round(
+    name: str, title: str, caption: str, rounds: Sequence[int], draw: Callable[[int], list[Panel]]
+) -> list[Figure]:
+    """Make a figure with one view per round, of which the last is shown first; none where nothing can be drawn."""
+    views = [View(round_title(round), panels) for round in rounds if (panels := draw(round))]
+    return [Figure(name, title, caption, views, start=len(views) - 1)] if views else []
+
+
+def _draw_over_rounds(name: str, key: str, index: int | None, title: str, rows: Sequence[Row]) -> Panel:
+    curves = []
+    for row in rows:
+        seeds: dict[int, list[float]] = {}
+        for snapshot in row.first.snapshots:
+            if (value := snapshot.get(name, {}).get(key)) is not None:
+                seeds.setdefault(snapshot["round"] + 1, []).append(value if index is None else value[index])
+        if seeds:
+            curves.append(mean_curve(row.label, row.number, list(seeds), list(seeds.values())))
+    return Panel(title, "round", title, curves)
+
+
+def _draw_vectors(name: str, quantities: Mapping[str, Quantity], rows: Sequence[Row], round: int) -> list[Panel]:
+    """Draw the vectors of each row: as points where entries are clients, else as curves."""
+    panels = []
+    for key, quantity in quantities.items():
+        marks, is_of_clients, title = [], quantity.across == "clients", quantity.title
+        for row in rows:
+            entries: dict[Any, list[float]] = {}
+            for snapshot in _find_snapshots(row, round, name, key):
+                values = snapshot[name][key]
+                places = (
+                    _present_clients(row, snapshot) if is_of_clients else dict(enumerate(range(1, len(values) + 1)))
+                )
+                for position, place in places.items():
+                    entries.setdefault(place, []).append(values[position])
+            if entries and is_of_clients:
+                marks.append(mean_points(row.label, row.number, entries))
+            elif entries:
+                marks.append(mean_curve(row.label, row.number, list(entries), list(entries.values())))
+        names = sorted({x for each in marks for x in each.x}) if is_of_clients else None
+        x_label, y_range = ("client", None) if is_of_clients else (quantity.across, (0, None))
+        panels.append(Panel(title, x_label, title, marks, y_range, names, is_wide=True))
+    return panels
+
+
+def _draw_maps(name: str, key: str, quantity: Quantity, rows: Sequence[Row], round: int) -> list[Panel]:
+    """Draw one panel per row that has a snapshot of this round."""
+    panels = []
+    for row, snapshot in _first_snapshots(rows, round, name, key):
+        present = _present_clients(row, snapshot)
+        clients, z = list(present.values()), np.array(snapshot[name][key], float)[list(present)]
+        columns: list = list(range(z.shape[1]))
+        if quantity.across == "clients":
+            z, columns = z[:, list(present)], clients
+        elif quantity.across == "classes" and row.first.partition:
+            columns = list(row.first.partition["clients"][0]["classes"])
+        heat = Heat(columns, clients, z.tolist(), quantity.scale, quantity.unit)
+        panels.append(Panel(row.label, quantity.x_label, quantity.y_label, [heat], rows=(row.label,)))
+    return panels
+
+
+def _make_landscapes(
+    diagnostic: Diagnostic, name: str, shapes: Mapping[str, tuple[int, ...]], rows: Sequence[Row], rounds: Sequence[int]
+) -> list[Figure]:
+    """Draw the loss around the server's model: of the federation by rounds, and of single clients in the last one."""
+    last, caption = rounds[-1], f"{diagnostic.caption} Of the first seed."
+
+    def draw(row: Row, snapshot: Json, losses: list[list[float]]) -> Panel:
+        steps = np.round(snapshot[name]["steps"], 6).tolist()
+        heat = Heat(steps, steps, losses, "level", "loss", is_contour=True)
+        return Panel(row.label, "second direction", "first direction", [heat], rows=(row.label,))
+
+    def draw_federation(round: int) -> list[Panel]:
+        return [draw(*each, each[1][name]["federation"]) for each in _first_snapshots(rows, round, name, "federation")]
+
+    panels: dict[str, list[Panel]] = {}
+    for row, snapshot in _first_snapshots(rows, last, name, "clients"):
+        for position, client in _present_clients(row, snapshot).items():
+            panels.setdefault(client, []).append(draw(row, snapshot, snapshot[name]["clients"][position]))
+    of_federation = f"{caption} The cohort's, weighted by examples."
+    figures = _make_by_round(name, diagnostic.title, of_federation, rounds, draw_federation)
+    if panels:
+        views = [View(*each) for each in list(panels.items())[:_MAX_CLIENTS]]
+        caption += f" {round_title(last).capitalize()}; at most {_MAX_CLIENTS} clients of the cohort."
+        figures.append(Figure(f"{name}_clients", f"{diagnostic.title}, per client", caption, views))
+    return figures
+
+
+# ---- snapshots -------------------------------------------------------------------------------------------------------
+def round_title(done: int) -> str:
+    """Name the round of a snapshot, which is taken before it, after `done` rounds."""
+    return f"round {done + 1}"
+
+
+def find_diagnostic(name: str) -> Diagnostic:
+    """Return a diagnostic by its name; for one that this version does not have, a record with its name alone."""
+    return DIAGNOSTICS.get(name) or Diagnostic(lambda problem, snapshot: {}, name.capitalize(), "")
+
+
+def _present_clients(row: Row, snapshot: Json) -> dict[int, str]:
+    """Return {position in the cohort: name} of the clients that were present."""
+    is_present = snapshot["cohort"]["is_present"]
+    return {i: name for i, name in enumerate(row.first.cohort_names(snapshot)) if is_present[i]}
+
+
+def _select_rounds(rounds: Sequence[int]) -> list[int]:
+    """Select the first round, the last, and some between."""
+    positions = np.linspace(0, len(rounds) - 1, min(_MAX_ROUNDS, len(rounds))).round().astype(int)
+    return [rounds[i] for i in dict.fromkeys(positions.tolist())]
+
+
+def _find_snapshots(row: Row, round: int, name: str, key: str) -> list[Json]:
+    """Find the snapshots of a row in one round that have this quantity, one per seed."""
+    return [each for each in row.first.snapshots if each["round"] == round and key in each.get(name, {})]
+
+
+def _first_snapshots(rows: Sequence[Row], round: int, name: str, key: str) -> Iterator[tuple[Row, Json]]:
+    """Yield each row that has this quantity in a round, and the snapshot of its first seed."""
+    for row in rows:
+        for snapshot in _find_snapshots(row, round, name, key)[:1]:
+            yield row, snapshot

@@ -1,0 +1,186 @@
+"""The training loop: a simulation from the last checkpoint to the last round, and the records of its runs."""
+
+import contextlib
+import time
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedjax_het import engine
+from fedjax_het.cli import trackers
+from fedjax_het.cli.configuration import privacy
+from fedjax_het.cli.distributed.collectives import SINGLE, Processes
+from fedjax_het.cli.runs import diagnostics_log
+from fedjax_het.cli.training import terminal
+from fedjax_het.cli.training.recorder import RunRecorder
+from fedjax_het.types import State
+
+
+class TrainingLoop:
+    """The training of one run, or of several in one program.
+
+    All processes train, evaluate and save; the first one writes everything else. At a stop: evaluate, write the metric
+    lines, then the checkpoint, then show the lines in the trackers of config.live. A kill costs at most the rounds
+    since the last checkpoint; later lines are dropped when the run resumes, and come out the same again.
+    """
+
+    def __init__(self, simulation: engine.Simulation, recorders: Sequence[RunRecorder], processes: Processes = SINGLE):
+        """
+        Args:
+            simulation: the compiled simulation.
+            recorders: one per run of the simulation, whose settings differ only in seeds and hyper-parameters.
+            processes: those that train together.
+        """
+        self.simulation, self.recorders, self.processes = simulation, recorders, processes
+        self.settings = settings = recorders[0].settings
+        self.rounds = settings["rounds"]
+        self.every = settings["checkpoint_every"] or self.rounds
+        self.schedule = diagnostics_log.DiagnosticsSchedule(
+            simulation, settings["diagnose_every"] if settings["diagnostics"] else 0
+        )
+        self._running = list(recorders)  # without those that early stopping has ended
+        self.stop_every = settings["checkpoint_every"], self.schedule.every
+
+    def run(self) -> None:
+        """Train to the last round.
+
+        Raises:
+            InputError: A checkpoint cannot be used (before anything is written), or a tracker does not start.
+        """
+        state = self.simulation.start()
+        done = self.processes.broadcast("done", min(each.done for each in self.recorders))
+        if done:
+            with self.processes.barrier("restored"):
+                state = self._restore(state, done)
+        self._too_many = self._find_too_many_attackers()
+        seconds = 0.0
+        if self.processes.is_first:
+            seconds = max([each.rewind(done) for each in self.recorders])
+        with contextlib.ExitStack() as stack:
+            with self.processes.barrier("live"):
+                opened = [stack.enter_context(each.start_trackers(seconds)) for each in self.recorders]
+            self._began = time.perf_counter() - seconds
+            state = self._train(state, done, opened)
+            self._finish(self._running, state)
+
+    def _finish(self, recorders: Sequence[RunRecorder], state: State) -> None:
+        if recorders:
+            evaluation = self.simulation.evaluate(state)
+            for each in recorders if self.processes.is_first else []:
+                each.finish(evaluation)
+
+    def _restore(self, like: State, done: int) -> State:
+        """Restore a checkpoint that all runs have, even if they were killed between saving one and the next."""
+        parts = [each.restore(each.part(like), done) for each in self.recorders]
+        if len(parts) == 1:
+            return parts[0]
+        return jax.tree.map(lambda x, *each: jax.device_put(jnp.concatenate(each), x.sharding), like, *parts)
+
+    def _train(self, state: State, done: int, opened: Sequence[trackers.Trackers]) -> State:
+        if not done:
+            self._diagnose(state, 0)
+        with terminal.show_progress(done, self.rounds) as progress:
+            for each in opened:
+                each.catch_up(progress.warn)
+            self._finish_early(self._find_ended(done), done, state, progress)
+            for stop in self.simulation.stops(done, *self.stop_every):
+                if not self._running:
+                    break
+                state = self._advance(state, done, stop, progress)
+                for each in opened:
+                    each.catch_up(progress.warn)
+                done = stop
+        if self.schedule.every:
+            print(self.schedule.describe_cost())
+        return state
+
+    def _advance(self, state: State, done: int, stop: int, progress: terminal.ProgressDisplay) -> State:
+        before, dropped = time.perf_counter(), np.array(state.counters.nonfinite)
+        state, rounds = self.simulation.advance(state, stop - done)
+        figures = {
+            "train/loss": np.asarray(rounds.loss)[:, -1],
+            "num_reporting": np.asarray(rounds.num_reporting)[:, -1],
+            "num_dropped": np.asarray(state.counters.nonfinite),
+            **self._count_traffic(state),
+        }
+        if rounds.num_late is not None:
+            figures |= {
+                "num_late": np.asarray(rounds.num_late)[:, -1],
+                "virtual_seconds": np.asarray(state.counters.seconds),
+            }
+        if rounds.staleness is not None:
+            figures["staleness"] = np.asarray(rounds.staleness).mean(axis=(1, 2))
+        seconds_per_round = (time.perf_counter() - before) / (stop - done)
+        if num_dropped := int(np.sum(figures["num_dropped"] - dropped)):
+            progress.warn(f"{num_dropped} uploads of rounds {done + 1} to {stop} were not finite and were dropped")
+        if num_rejected := int(np.sum(rounds.is_rejected)):
+            progress.warn(
+                f"{num_rejected} of rounds {done + 1} to {stop} had no effect: the server's result of finite uploads "
+                "was not finite"
+            )
+        if (overflow := self.simulation.count_overflow(done, stop)) is not None and overflow.any():
+            progress.warn(
+                f"{int(overflow.sum())} clients that were drawn in rounds {done + 1} to {stop} found no place; more "
+                "config.participation.slots would give them one, and a smaller epsilon"
+            )
+        if self.simulation.is_evaluated(stop):
+            evaluation = self.simulation.evaluate(state)
+            figures |= engine.flatten_evaluation(evaluation)
+            if "privacy" in self.settings:
+                spent = privacy.epsilon_after(self.settings, self.simulation.federation.num_clients, stop)
+                figures[privacy.FIGURE] = np.full(len(figures["num_dropped"]), spent)
+            if self._too_many is not None:
+                figures["attackers/too_many"] = self._too_many[:, :stop].mean(axis=1)
+            for each in self._running if self.processes.is_first else []:
+                each.add(stop, time.perf_counter() - self._began, figures, evaluation)
+        progress.show(stop, figures, seconds_per_round)
+        self._diagnose(state, stop)
+        ended = self._find_ended(stop)
+        for each in self._running:
+            if stop == self.rounds or stop % self.every == 0 or each in ended:
+                each.save(stop, state)
+        self._finish_early(ended, stop, state, progress)
+        return state
+
+    def _find_ended(self, done: int) -> list[RunRecorder]:
+        """Find the runs that early stopping ends after `done` rounds."""
+        if self.recorders[0].stop is None:
+            return []
+        ends = self.processes.broadcast(f"ends {done}", [each.end for each in self._running])
+        return [each for each, end in zip(self._running, ends, strict=True) if end is not None]
+
+    def _finish_early(
+        self, ended: Sequence[RunRecorder], done: int, state: State, progress: terminal.ProgressDisplay
+    ) -> None:
+        for each in ended:
+            progress.tell(f"{each.directory.path}: training stops after round {done}, because {each.stop}")
+        self._finish(ended, state)
+        self._running = [each for each in self._running if each not in ended]
+
+    def _diagnose(self, state: State, done: int) -> None:
+        if (snapshot := self.schedule.diagnose(state, done)) is not None and self.processes.is_first:
+            for each in self._running:
+                each.add_snapshot(done, *snapshot)
+
+    def _find_too_many_attackers(self) -> np.ndarray | None:
+        """[runs, rounds] whether more clients of a round lie in the uplink than the robust rule is told of.
+
+        None where nobody lies there, or the rule is told of no number.
+        """
+        declared = (self.settings.get("aggregator") or {}).get("num_attackers")
+        if declared is None or (attackers := self.simulation.count_attackers()) is None:
+            return None
+        return attackers > declared
+
+    def _count_traffic(self, state: State) -> dict[str, np.ndarray]:
+        """Count the bytes that all clients have received and sent since the first round, dropped updates included.
+
+        With an uplink, the bits of what they have sent too: messages of quantized entries end within a byte.
+        """
+        num_uploads = np.asarray(state.counters.reports, np.int64) + np.asarray(state.counters.nonfinite)
+        facts = self.simulation.cost
+        traffic = {"traffic/down": num_uploads * facts.bytes_down, "traffic/up": num_uploads * facts.bytes_up}
+        has_uplink = bool(self.recorders[0].settings.get("uplink"))
+        return traffic | ({"traffic/bits_up": num_uploads * facts.bits_up} if has_uplink else {})

@@ -1,0 +1,282 @@
+"""Terminal output of a run: its costs before it begins, its progress, and its results."""
+
+import contextlib
+import logging
+import shutil
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.table import Column, Table
+
+from fedjax_het.cli.configuration import privacy
+from fedjax_het.cli.configuration.privacy import FIGURE
+from fedjax_het.cli.runs import data_usage
+from fedjax_het.engine import METRICS, RunCost, Simulation
+from fedjax_het.engine.parallel.compilation import COMPILATION_LOG
+
+_MOST_FIGURES = 40
+_DETAILS = ("_weighted", "_min", "_max")
+_GROUPS = ("test", "personal", "clients", "newcomers", "unseen")
+
+
+def describe_costs(
+    simulation: Simulation, settings: Mapping[str, Any], resolved: Mapping[str, Any], directory: Path
+) -> str:
+    """Describe a run before it begins: its parts, the examples that it is measured on, and its costs."""
+    facts, federation = simulation.cost, simulation.federation
+    usage = dict(resolved["data_usage"])
+    if "personal_test/" in usage and federation.test is not None:
+        predictions = f"{facts.num_clients:,} x {int(federation.test.count):,} predictions per evaluation"
+        usage["personal_test/"] += f" ({predictions}; personal_on_test=False does without)"
+    least, most = facts.steps_per_client
+    steps = f"{least}" if least == most else f"{least} to {most}"
+    bits = f" ({facts.bits_up:,.0f} bits)" if settings.get("uplink") else ""
+    rows = {
+        "clients": f"{facts.num_clients}, of which {describe_cohort(facts, settings)}",
+        **usage,
+        "algorithm": settings["algorithm"]["name"],
+        "model": f"{settings['model']['name']}, {facts.num_parameters:,} parameters",
+        "local steps": f"{steps} per client and round",
+        "traffic": f"{_size(facts.bytes_down)} down, {_size(facts.bytes_up)} up{bits}, per client and round",
+        **({"privacy": privacy.describe(settings, federation.num_clients)} if "privacy" in settings else {}),
+        "layout": "\n".join(_describe_layout(resolved)),
+        "compiled in": f"{facts.compile_seconds:.1f} s",
+        "memory": "\n".join(_describe_memory(facts, resolved)),
+        "directory": str(directory),
+    }
+    return _in_two_columns(rows)
+
+
+def describe_data_usage(partition: Mapping[str, Any], groups: Sequence[str]) -> str:
+    """Describe the examples that a run trains on and that groups of its figures are measured on."""
+    return _in_two_columns(data_usage.describe_groups(partition, groups))
+
+
+def describe_cohort(facts: RunCost, settings: Mapping[str, Any]) -> str:
+    """Describe how many clients take part at a time; a cohort may have more places than clients."""
+    if rule := settings.get("asynchronous"):
+        return f"up to {rule['concurrency']} train at a time; the server steps after {facts.cohort_size} updates"
+    if facts.mean_cohort_size != facts.cohort_size:
+        return f"{facts.mean_cohort_size:g} per round on average, and at most {facts.cohort_size}"
+    return f"{facts.cohort_size} per round"
+
+
+def _in_two_columns(rows: Mapping[str, str]) -> str:
+    """Format names and values side by side, wrapped at the width of the terminal."""
+    width = max(12, *map(len, rows)) + 1
+    room = max(shutil.get_terminal_size().columns - width, 40)
+    lines = []
+    for name, value in rows.items():
+        texts = [text for line in value.splitlines() for text in textwrap.wrap(line, room, break_on_hyphens=False)]
+        lines += [f"{head:<{width}}{text}" for head, text in zip([name, *[""] * len(texts)], texts, strict=False)]
+    return "\n".join(lines)
+
+
+def _describe_layout(resolved: Mapping[str, Any]) -> Iterator[str]:
+    yield from resolved["reason"].splitlines() if resolved["seconds_a_round"] else [resolved["layout"]]
+    if resolved["conv"]:
+        yield f"convolutions: {resolved['conv']}"
+
+
+def _describe_memory(facts: RunCost, resolved: Mapping[str, Any]) -> Iterator[str]:
+    """Describe the peak memory of a device and what it must hold."""
+    held = facts.held_bytes
+    yield f"{_size(facts.peak_bytes)} per device at the peak, of which {_size(sum(held.values()))} must be held:"
+    yield ", ".join(f"{name} {_size(size)}" for name, size in held.items())
+    if resolved["client_states"] != "device":
+        yield f"client states: {resolved['client_states']}"
+    if resolved["examples"] != "device":
+        yield f"examples: {resolved['examples']}"
+
+
+def _size(num_bytes: float | None) -> str:
+    if num_bytes is None:
+        return "unknown"
+    for unit in ("B", "KiB", "MiB"):
+        if num_bytes < 1024:
+            return f"{num_bytes:.0f} {unit}" if unit == "B" else f"{num_bytes:.1f} {unit}"
+        num_bytes /= 1024
+    return f"{num_bytes:.1f} GiB"
+
+
+class ProgressDisplay:
+    """Display of every stop: a progress bar on a terminal, a plain line elsewhere."""
+
+    def __init__(self, progress: Progress | None, done: int, rounds: int):
+        self._progress, self._first, self._rounds, self._begun = progress, done, rounds, time.monotonic()
+
+    def show(self, round: int, figures: Mapping[str, np.ndarray], seconds: float) -> None:
+        names = [*format_headline(figures), *({FIGURE} & figures.keys())]
+        text = "  ".join(f"{name} {np.mean(figures[name]):.4f}" for name in names)
+        text += f"  {seconds:.3f} s per round"
+        if self._progress is None:
+            elapsed = time.monotonic() - self._begun
+            left = _describe_time_left(elapsed, round - self._first, self._rounds - self._first)
+            print(f"round {round}/{self._rounds}  {text}{left}", flush=True)
+        else:
+            self._progress.update(self._progress.task_ids[0], completed=round, description=text)
+
+    def tell(self, text: str) -> None:
+        (print if self._progress is None else self._progress.console.print)(text)
+
+    def warn(self, text: str) -> None:
+        self.tell(f"warning: {text}")
+
+
+@contextmanager
+def show_compilation(interval: float = 30.0) -> Iterator[None]:
+    """Display which program is being compiled, and for how long.
+
+    Args:
+        interval: The seconds between two lines on the same program, where the output is no terminal.
+    """
+    begun, current, is_done = time.monotonic(), [""], threading.Event()
+    progress = Progress(SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn(), transient=True)
+    progress.add_task("compiling")
+
+    def show(message: str) -> None:
+        current[0] = message
+        progress.update(progress.task_ids[0], description=current[0])
+        if not sys.stdout.isatty():
+            print(f"{current[0]} ...", flush=True)
+
+    def repeat() -> None:
+        while not is_done.wait(interval):
+            print(f"{current[0] or 'tracing'} ... {time.monotonic() - begun:.0f} s", flush=True)
+
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(_log_handler(COMPILATION_LOG, show))
+        if sys.stdout.isatty():
+            stack.enter_context(progress)
+        else:
+            reminder = threading.Thread(target=repeat, daemon=True)
+            reminder.start()
+            stack.callback(reminder.join)
+            stack.callback(is_done.set)
+        yield
+
+
+@contextmanager
+def _log_handler(log: logging.Logger, show: Callable[[str], None]) -> Iterator[None]:
+    """Hand the messages of a logger to a function, and to no other handler."""
+    handler, level, propagate = logging.Handler(), log.level, log.propagate
+    handler.emit = lambda record: show(record.getMessage())
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    log.propagate = False
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+        log.setLevel(level)
+        log.propagate = propagate
+
+
+@contextmanager
+def show_progress(done: int, rounds: int) -> Iterator[ProgressDisplay]:
+    """Display the rounds from `done` on."""
+    with _progress_bar(done, rounds) as progress:
+        yield ProgressDisplay(progress, done, rounds)
+
+
+@contextmanager
+def show_runs(rounds: int, interval: float = 30.0) -> Iterator[Callable[[int, str], None]]:
+    """Display the progress of several runs that other processes train.
+
+    Args:
+        rounds: The rounds of all runs together.
+        interval: The seconds between two lines, where the output is no terminal.
+
+    Yields:
+        A function of (the rounds done, a description of the present run), to be called often.
+    """
+    with _progress_bar(0, rounds) as progress:
+        begun = last = time.monotonic()
+
+        def show(done: int, text: str) -> None:
+            nonlocal last
+            if progress is not None:
+                progress.update(progress.task_ids[0], completed=done, description=text)
+            elif (now := time.monotonic()) - last >= interval:
+                last = now
+                print(
+                    f"{done:,} of {rounds:,} rounds{_describe_time_left(now - begun, done, rounds)}: {text}", flush=True
+                )
+
+        yield show
+
+
+@contextmanager
+def _progress_bar(done: int, total: int) -> Iterator[Progress | None]:
+    """A bar with the time left; None where the output is no terminal."""
+    if not sys.stdout.isatty():
+        yield None
+        return
+    columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
+    with Progress(*columns, speed_estimate_period=3600) as progress:
+        progress.add_task("", total=total, completed=done)
+        yield progress
+
+
+def _describe_time_left(seconds: float, done: int, rounds: int) -> str:
+    """Describe the time left, ", 0:01:20 left", where some rounds took these seconds."""
+    return f", {timedelta(seconds=round(seconds / done * (rounds - done)))} left" if 0 < done < rounds else ""
+
+
+def format_headline(figures: Mapping[str, Any]) -> list[str]:
+    """Return the names of the training loss and of the first score that there is, Dice before accuracy."""
+    for score in ("dice", "accuracy"):
+        endings = (f"/{score}", f"/{score}_mean")
+        scores = [name for group in _GROUPS for name in figures if name.startswith(group) and name.endswith(endings)]
+        if scores:
+            return ["train/loss", scores[0]]
+    return ["train/loss"]
+
+
+def tabulate_results(summary: Mapping[str, Any]) -> Table:
+    """Tabulate the figures of the last round, and of the selected rounds where there are any.
+
+    Mean ± standard deviation over several seeds. If there are many figures, details are left out.
+    """
+    names = list(summary["final"])
+    table = Table(Column("figure", overflow="fold"), f"after round {summary['rounds']}")
+    if len(names) > _MOST_FIGURES:
+        details = (*_DETAILS, *(f"/{metric}_gini" for metric in METRICS))
+        names = [name for name in names if not (name.endswith(details) or "/iou" in name)]
+        table.caption = f"all {len(summary['final'])} figures: summary.json"
+    columns = [summary["final"]]
+    if selected := summary.get("selected"):
+        rounds = ", ".join(map(str, selected["rounds"]))
+        table.add_column(f"best on validation (round {rounds})")
+        columns.append(selected["figures"])
+    for name in names:
+        table.add_row(name, *(_format_value(name, column[name]["mean"], column[name]["std"]) for column in columns))
+    return table
+
+
+def _format_value(name: str, mean: float | None, std: float | None) -> str:
+    if name == "traffic/bits_up":
+        return "unknown" if mean is None else f"{mean:,.0f} bits"
+    if name.startswith("traffic/"):
+        return _size(mean)
+    if mean is None:
+        return "not finite"
+    form = "g" if name.startswith("num_") else ".4f"
+    return f"{mean:{form}}" if std is None else f"{mean:{form}} ± {std:{form}}"

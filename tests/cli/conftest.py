@@ -1,0 +1,46 @@
+"""Fixtures of commands: a small config, and compiled programs that runs of equal settings share."""
+
+import jax
+import pytest
+
+from fedjax_het.cli import train
+from fedjax_het.cli.configuration import build
+from fedjax_het.cli.runs import json_files
+
+FILE = """
+def get_config():
+    return dict(
+        algorithm=dict(name="fedprox", mu=0.01, batch_size=20),
+        model=dict(name="mlp", hidden=()),
+        data=dict(
+            name="digits", num_clients=4, unseen_clients=1, client_test_fraction=0.2, partition=dict(name="iid")
+        ),
+        rounds=4, cohort_size=2, num_seeds=2, evaluate_every=2, checkpoint_every=3,
+    )
+"""
+
+
+@pytest.fixture(scope="module")
+def config(request, tmp_path_factory):
+    """The config FILE of the test module, or else the one above."""
+    path = tmp_path_factory.mktemp("config") / "small.py"
+    path.write_text(getattr(request.module, "FILE", FILE))
+    return path
+
+
+@pytest.fixture(scope="module")
+def compiled_once(tmp_path_factory):
+    """Runs of the same settings share what was compiled, and leave the user's cache alone."""
+    compile, kept = build.build_simulation, {}
+
+    def simulation(parts, runs, folder):
+        key = json_files.to_json(runs)
+        kept[key] = kept.get(key) or compile(parts, runs, folder)
+        return kept[key]
+
+    cache = jax.config.jax_compilation_cache_dir
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(build, "build_simulation", simulation)
+        patch.setattr(train, "cache_folder", lambda: tmp_path_factory.mktemp("cache"))
+        yield
+    jax.config.update("jax_compilation_cache_dir", cache)
