@@ -87,8 +87,10 @@ def run_case(path: Path) -> tuple[Case | None, Outcome]:
                 comparisons.append(comparison)
     except Exception as error:
         return case, Outcome(comparisons, [f"{type(error).__name__}: {error}"])
-    problems = [str(comparison) for comparison in comparisons if not comparison.is_ok]
-    return case, Outcome(comparisons, problems + case.unread + ([] if comparisons else ["nothing was compared"]))
+    problems = [str(comparison) for comparison in comparisons if not comparison.is_ok] + case.unread
+    if not problems and not any(comparison.num_finite for comparison in comparisons):
+        problems = ["no finite number was compared"]
+    return case, Outcome(comparisons, problems)
 
 
 def _figures(outcome: Outcome) -> str:

@@ -23,6 +23,7 @@ class Comparison(NamedTuple):
     tolerance: float
     complaint: str = ""  # what is wrong besides the distance
     containment: str = ""  # what is wrong with the stored array, and what ours was held against in its place
+    num_finite: int = 0  # entries that were compared, without those that are NaN on both sides
 
     @property
     def is_ok(self) -> bool:
@@ -81,7 +82,8 @@ class Case:
 
         Args:
             name: The array's.
-            ours: Our value, of the array's shape; both have to be finite, see `contain` for arrays that are not.
+            ours: Our value, of the array's shape. It has to be NaN where the stored array is, and nowhere else; see
+                `contain` for arrays that are NaN by a fault.
             tolerance: Allowed deviation; by the file's dtype unless given.
             scale: The size of the inputs, where the result cancels out.
             part: Takes the part of the stored array that ours stands for.
@@ -128,13 +130,17 @@ class Case:
         theirs, ours = np.asarray(theirs, np.float64), np.asarray(ours, np.float64)
         if theirs.shape != ours.shape:
             return Comparison(name, np.inf, tolerance, f"theirs has shape {theirs.shape}, ours {ours.shape}")
-        bad = [int(np.sum(~np.isfinite(values))) for values in (theirs, ours)]
-        if any(bad):
-            counts = f"{bad[0]} entries of theirs and {bad[1]} of ours are not finite, of {theirs.size}"
-            return Comparison(name, np.inf, tolerance, counts)
+        is_number = ~np.isnan(theirs)
+        if not np.array_equal(is_number, ~np.isnan(ours)):
+            counts = [int(np.sum(np.isnan(values))) for values in (theirs, ours)]
+            complaint = f"{counts[0]} entries of theirs and {counts[1]} of ours are NaN, not at the same places"
+            return Comparison(name, np.inf, tolerance, complaint)
+        theirs, ours = theirs[is_number], ours[is_number]
+        if not np.isfinite(theirs).all() or not np.isfinite(ours).all():
+            return Comparison(name, np.inf, tolerance, "there are infinite entries")
         size = max(float(np.max(np.abs(theirs), initial=0.0)), scale)
         deviation = float(np.max(np.abs(theirs - ours), initial=0.0))
-        return Comparison(name, deviation / size if size > 0 else deviation, tolerance)
+        return Comparison(name, deviation / size if size > 0 else deviation, tolerance, num_finite=theirs.size)
 
     @property
     def unread(self) -> list[str]:
@@ -142,6 +148,12 @@ class Case:
         file = f"{self.family}/{self.path.name}"
         keys = [f"meta key '{key}' of {file} is not read" for key in self.meta.unread]
         return keys + [f"array '{name}' of {file} is not read" for name in sorted(self._arrays.keys() - self._seen)]
+
+
+def known(means, is_known) -> np.ndarray:
+    """Means [..., *], NaN for those that do not exist: of classes without examples, say."""
+    means, is_known = np.asarray(means, float), np.asarray(is_known)
+    return np.where(is_known.reshape(*is_known.shape, *[1] * (means.ndim - is_known.ndim)), means, np.nan)
 
 
 Check = Callable[[Case], Iterator[Comparison]]

@@ -7,7 +7,7 @@ import numpy as np
 from fedjax_het.algorithms import apfl
 from fedjax_het.types import State
 from tests.golden.cases import Case, covers
-from tests.golden.small_networks import Network, batches_as_data
+from tests.golden.networks import Network, batches_as_data
 from tests.golden.toy_leaves import ONE_BY_ONE, Toy, own_models, run_rounds
 
 STALE = "a round's first gradient is taken at the mixture with the client's last copy of w"
@@ -19,10 +19,9 @@ OTHERS = {  # by the repository that a case's provenance names
 
 @covers("apfl", "official_*")
 def released(case: Case):
-    settings, network = case.meta, Network(case)
-    cohorts, (rounds, cohort, steps, size) = case["selected"], case["y"].shape
+    settings, network = case.meta, Network.of_case(case)
+    cohorts, (_, cohort, _, size) = case["selected"], case["y"].shape
     num_clients = len(case["alpha0"])
-    settings.confirm(rounds=rounds, clients=num_clients, cohort=cohort, local_steps=steps)
     settings.confirm(activation="tanh" if settings["hidden"] else None, momentum_kept_between_rounds=True)
     data = [
         batches_as_data(*each[:2], num_clients, each[2]) for each in zip(case["X"], case["y"], cohorts, strict=True)
@@ -65,16 +64,14 @@ def paper(case: Case):
 def _replay(case: Case, order: str = "before"):
     """(w, v, mixtures with the server's w) after each round."""
     settings, toy, cohorts = case.meta, Toy(case), case["selected"]
-    rounds, cohort, steps, _ = case["tapes"].shape
-    settings.confirm(rounds=rounds, clients=len(case["h"]), cohort=cohort, local_steps=steps)
     rates = {"learning_rate": settings["learning_rate"], "adaptive": False}
     algorithm = apfl(settings["alpha"], order=order, **rates, **ONE_BY_ONE)
     states = toy.replay(algorithm, case)
-    round, data = toy.round(algorithm, len(case["h"]), cohort), toy.data(case["tapes"][0], case["h"], cohorts[0])
-    w = [toy.vector(state.server.shared["params"]) for state in states]
+    round = toy.round(algorithm, len(case["h"]), cohorts.shape[1])
+    data = toy.data(case["tapes"][0], case["h"], cohorts[0])
     v = [toy.vector(state.clients.memory["own"].model["params"]) for state in states]
     mixed = [toy.vector(own_models(round, state, data)["params"]) for state in states]
-    return np.stack(w), np.stack(v), np.stack(mixed)
+    return toy.shared(states), np.stack(v), np.stack(mixed)
 
 
 @covers("apfl", "ditto_repo_*")
@@ -94,7 +91,6 @@ def ditto_repository(case: Case):
 def one_client(case: Case):
     """Held against a transcription of the paper's step."""
     settings, toy = case.meta, Toy(case)
-    settings.confirm(local_steps=len(case["tapes"]))
     rates = [settings[name] for name in ("learning_rate", "momentum", "weight_decay")]
     is_adaptive = "alpha" in case
     algorithm = apfl(settings["alpha0"], is_adaptive, learning_rate=rates[0], momentum=rates[1], **ONE_BY_ONE)

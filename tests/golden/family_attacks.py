@@ -29,7 +29,6 @@ def said_by(name: str, stack: np.ndarray, num_attackers: int, **options) -> np.n
 @covers("attacks", "stack_*")
 def stack_attacks(case: Case):
     stack, f = case["H"], int(case["f"])
-    case.meta.confirm(h=len(stack), f=f, d=stack.shape[1])
     yield case.compare("sign_flip_mean", said_by("attack_inner_product", stack, f, factor=1.0))
     for name in case.matching("ipm_*"):
         factor = float(name.removeprefix("ipm_"))
@@ -80,7 +79,6 @@ def _send(stage, row: np.ndarray, client: int, num_clients: int) -> np.ndarray:
 def mimicry(case: Case):
     stacks, num_warmup = case["X"], int(case["warmup"])
     size, is_least = stacks.shape[1], case.name.endswith("argmin")
-    case.meta.confirm(rounds=len(stacks), h=size, d=stacks.shape[2])
     known = Direction(jnp.array(0), {"w": jnp.zeros(stacks.shape[2])}, {"w": jnp.asarray(case["z0"])}, jnp.array(0))
     step = jax.jit(
         lambda known, stack: mimic(known, stack, jnp.arange(size), jnp.ones(size, bool), num_warmup, is_least=is_least)

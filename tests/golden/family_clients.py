@@ -21,9 +21,11 @@ from fedjax_het.client.local_updates import sequential, sgd
 from fedjax_het.client.objectives import cross_entropy
 from fedjax_het.client.optimizers import torch_sgd
 from fedjax_het.engine.round.problem import LocalProblem
-from fedjax_het.types import Broadcast, ClientData, ClientView, Examples, Model, Named, Rows, Trained, Variables
+from fedjax_het.types import ClientData, ClientView, Examples, Model, Named, Rows, Trained, Variables
 from tests.golden.cases import Case, covers
+from tests.golden.networks import dense, network
 from tests.golden.replay import aggregate
+from tests.views import client_view
 
 WARM_UP = 5  # epochs
 STATISTICS = {"running_mean", "running_var"}
@@ -58,13 +60,11 @@ def _client(case: Case, model: Model, start: Variables) -> Client:
     labels = jnp.asarray(case["Y"], jnp.int32)
     rows = Rows(jnp.arange(len(labels)), jnp.asarray(len(labels)))
     data = ClientData(Examples(jnp.asarray(case["X"]), labels), rows, rows, rows)
-    received = Broadcast(jnp.asarray(0), start, {})
-    view = ClientView(received, {}, {}, data, start, start, (), {}, jnp.zeros(()))
-    return Client(LocalProblem(model, (), lambda inputs: inputs), view)
+    return Client(LocalProblem(model, (), lambda inputs: inputs), client_view(start, data=data))
 
 
 def _classify(params, features):
-    return features @ params["classifier"]["weight"].T + params["classifier"]["bias"]
+    return dense(params["classifier"], features)
 
 
 # ---- the FedLD repository --------------------------------------------------------------------------------------------
@@ -74,7 +74,7 @@ def _network() -> Model:
     def encode(variables, inputs, context):
         state = dict(variables)
         params = state.pop("params")
-        hidden = inputs @ params["l1"]["weight"].T + params["l1"]["bias"]
+        hidden = dense(params["l1"], inputs)
         if state:
             running, norm = state["batch_stats"]["bn1"], params["bn1"]
             hidden = (hidden - running["running_mean"]) / jnp.sqrt(running["running_var"] + 1e-5)
@@ -184,8 +184,11 @@ def _compare_weights(case: Case, label: str, names: list[str], trained: Trained)
 def niid_bench(case: Case):
     """Softmax regression. Its FedNova trains as its FedAvg does."""
     start = {"params": _layer(case, "in")}
-    model = Model(None, lambda variables, inputs, context: ((inputs, {}), {}), _classify, None)
-    client, rate, momentum = _client(case, model, start), float(case["lr"]), float(case["momentum"])
+    client, rate, momentum = (
+        _client(case, network(start, classify=_classify), start),
+        float(case["lr"]),
+        float(case["momentum"]),
+    )
     settings = {"batch_size": int(case["batch_size"]), "epochs": int(case["epochs"]), "shuffle": False}
     settings |= {"learning_rate": rate, "weight_decay": float(case["weight_decay"])}
     methods = {

@@ -82,7 +82,6 @@ def rotation(case: Case):
 @covers("compression", "drive_*")
 def drive(case: Case):
     x, signs = jnp.asarray(case["x"]), jnp.asarray(case["signs"])
-    case.meta.confirm(d=x.size)
     rotated = quantization.rotate(x, signs)
     yield case.compare("rotated", rotated)
     sent = {scale: quantization.send_signs(rotated, scale) for scale in ("unbiased", "min_mse")}
@@ -106,7 +105,6 @@ def drive(case: Case):
 @covers("compression", "qsgd_*")
 def qsgd(case: Case):
     v, uniform, steps = case["v"], case["uniform"], int(case["s"])
-    case.meta.confirm(d=v.size)
     out = quantization.round_by_norm(v, 1 - uniform, steps)  # this code rounds up where a draw is large
     yield case.compare("out", out)
     yield case.compare("out_third_party", out, 1e-6)
@@ -130,7 +128,6 @@ def qsgd(case: Case):
 @covers("compression", "randk_*")
 def random_k(case: Case):
     x, k = jnp.asarray(case["x"]), int(case["k"])
-    case.meta.confirm(d=x.size)
     kept = sparsification.keep_places(x, jnp.asarray(case["index"]))
     yield case.compare("out_unscaled", kept)
     yield case.compare("out", kept * (x.size / k))
@@ -141,7 +138,6 @@ def random_k(case: Case):
 @covers("compression", "vote_*")
 def vote(case: Case):
     x = case["X"]
-    case.meta.confirm(m=len(x), d=x.shape[1])
     two, three = uplink.majority_vote(1.0), uplink.majority_vote(1.0, three_valued=True)
     sent, _ = send(two, x)
     yield case.compare("sent", sent, EXACT)
@@ -159,7 +155,6 @@ def vote(case: Case):
 def feedback(case: Case):
     tape, lr, k = case["tape"], float(case["lr"]), int(case["k"])
     steps, num_clients, size = tape.shape[0] - 1, *tape.shape[1:]
-    case.meta.confirm(clients=num_clients, d=size, steps=steps)
     top_k = partial(uplink.top_k, k / size)
     x, memory, kept = case["x0"], np.zeros((num_clients, size)), {"x": [], "memory": [], "sent": []}
     for gradients in tape[:steps]:
@@ -197,7 +192,6 @@ def feedback(case: Case):
 def partial_participation(case: Case):
     updates, selected, weights = case["updates"], case["selected"], case["n_samples"]
     num_clients, size = len(weights), updates.shape[-1]
-    case.meta.confirm(clients=num_clients, d=size)
     top_k = partial(uplink.top_k, int(case["k"]) / size)
     memory, h, mean = np.zeros((num_clients, size)), np.zeros((num_clients, size)), np.zeros(size)
     ours = {name: [] for name in ("sent", "memory", "aggregate", "ef21_memory", "ef21_aggregate")}

@@ -8,22 +8,9 @@ from fedjax_het.algorithms import ditto
 from fedjax_het.server.weightings import stateless
 from fedjax_het.types import State
 from tests.golden.cases import Case, covers
-from tests.golden.toy_leaves import ONE_BY_ONE, Toy, run_rounds, sgd_with_decay_of_weights
+from tests.golden.toy_leaves import ONE_BY_ONE, Toy, by_samples, run_rounds, sgd_with_decay_of_weights
 
 OUTSIDE = "the pull to w is added outside of the momentum"
-
-
-def _own(toy: Toy, states: list[State]) -> np.ndarray:
-    return np.stack([toy.vector(state.clients.memory["own"]["params"]) for state in states])
-
-
-def _shared(toy: Toy, states: list[State]) -> np.ndarray:
-    return np.stack([toy.vector(state.server.shared["params"]) for state in states])
-
-
-def _by_samples(case: Case):
-    counts = jnp.asarray(case["n_samples"], float)
-    return stateless(lambda view: counts[view.cohort])
 
 
 def _algorithm(case: Case, weighting, **options):
@@ -35,22 +22,21 @@ def _algorithm(case: Case, weighting, **options):
 def released(case: Case):
     """One stored gradient per step serves both models, which the order of the examples gives."""
     settings, toy = case.meta, Toy(case)
-    _confirm_sizes(case)
     q = settings["q"]
     weighting = stateless(lambda view: jnp.exp(q * jnp.asarray(case["losses"])[view.cohort])) if q else "uniform"
     if settings["gradient_clipping"]:
         yield from _one_round_each(case, toy)
         return
     states = toy.replay(_algorithm(case, weighting), case)
-    yield case.compare("w", _shared(toy, states))
-    yield case.compare("v", _own(toy, states))
+    yield case.compare("w", toy.shared(states))
+    yield case.compare("v", toy.own(states))
     if q:
         case.excuse("*_sample_weighted", "without the weights exp(q loss) that this case is for")
         case.excuse("n_samples", "weights are exp(q loss)")
         return
-    states = toy.replay(_algorithm(case, _by_samples(case)), case)
-    yield case.compare("w_sample_weighted", _shared(toy, states))
-    yield case.compare("v_sample_weighted", _own(toy, states))
+    states = toy.replay(_algorithm(case, by_samples(case)), case)
+    yield case.compare("w_sample_weighted", toy.shared(states))
+    yield case.compare("v_sample_weighted", toy.own(states))
 
 
 def _one_round_each(case: Case, toy: Toy):
@@ -63,7 +49,7 @@ def _one_round_each(case: Case, toy: Toy):
         clients = states[-1].clients._replace(memory={"own": {"params": toy.leaves(case["v"][number - 1])}})
         state = states[-1]._replace(server=server, clients=clients)
         states += run_rounds(round, data[number : number + 1], case["selected"][number : number + 1], state)
-    yield case.compare("v", _own(toy, states))
+    yield case.compare("v", toy.own(states))
     case.excuse("*_sample_weighted", "its updates are cut to the median norm of the cohort")
     case.excuse("n_samples", "its updates are cut to the median norm of the cohort")
 
@@ -72,9 +58,7 @@ def _one_round_each(case: Case, toy: Toy):
 def paper(case: Case):
     """A round in two: the own models see other gradients than the common one, which rests meanwhile."""
     settings, toy, cohorts = case.meta, Toy(case), case["selected"]
-    _confirm_sizes(case)
-    settings.confirm(personal_steps=case["personal_tapes"].shape[2])
-    num_clients, weighting = len(case["h"]), _by_samples(case)
+    num_clients, weighting = len(case["h"]), by_samples(case)
     own_rate = settings["personal_learning_rate"]
     phases = [
         (_algorithm(case, weighting, learning_rate=0.0, personal_learning_rate=own_rate), case["personal_tapes"]),
@@ -86,15 +70,14 @@ def paper(case: Case):
         for round, tapes in rounds:
             (state,) = run_rounds(round, [toy.data(tapes[number], case["h"], cohort)], cohort[None], state)
         states.append(state)
-    yield case.compare("w", _shared(toy, states))
-    yield case.compare("v", _own(toy, states))
+    yield case.compare("w", toy.shared(states))
+    yield case.compare("v", toy.own(states))
 
 
 @covers("ditto", "client_*")
 def one_client(case: Case):
     settings, toy = case.meta, Toy(case)
     rates = [settings[name] for name in ("learning_rate", "momentum", "weight_decay")]
-    settings.confirm(local_steps=len(case["tapes"]))
     algorithm = ditto(settings["lam"], optimizer=sgd_with_decay_of_weights(*rates), **ONE_BY_ONE)
     round = toy.round(algorithm, 1, 1)
 
@@ -105,8 +88,8 @@ def one_client(case: Case):
         start = start._replace(clients=start.clients._replace(memory={"own": own}))
         return run_rounds(round, [data], np.zeros((1, 1), int), start)[0]
 
-    yield case.compare("w", _shared(toy, [train(case["tapes"])])[0])
-    v = _own(toy, [train(case["personal_tapes"])])[0, 0]
+    yield case.compare("w", toy.shared([train(case["tapes"])])[0])
+    v = toy.own([train(case["personal_tapes"])])[0, 0]
     if settings["momentum"]:
         expected = _pulled_within_momentum(case, *rates)
         yield case.contain("v", v, expected, OUTSIDE, "what the pull as a part of the gradient gives")
@@ -121,8 +104,3 @@ def _pulled_within_momentum(case: Case, learning_rate: float, momentum: float, w
         buffer = momentum * buffer + gradient
         v = v - learning_rate * buffer
     return v
-
-
-def _confirm_sizes(case: Case) -> None:
-    rounds, cohort, steps, _ = case["tapes"].shape
-    case.meta.confirm(rounds=rounds, cohort=cohort, local_steps=steps, clients=len(case["h"]))

@@ -7,7 +7,7 @@ import numpy as np
 from fedjax_het.algorithms import feddecorr
 from fedjax_het.client.objectives._representation import correlation
 from tests.golden.cases import Case, covers
-from tests.golden.toy_network import compare_federation, replay_federation, training_settings
+from tests.golden.networks import compare_federation, replay_federation, training_settings
 
 
 @covers("feddecorr", "loss_*")

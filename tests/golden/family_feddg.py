@@ -12,11 +12,12 @@ from fedjax_het.client.objectives._supervised import dice_loss
 from fedjax_het.engine.round.problem import LocalProblem
 from fedjax_het.server.weightings import by_examples
 from fedjax_het.spectra import interpolate_amplitudes, low_frequencies, spectrum
-from fedjax_het.types import Batch, Broadcast, ClientView, ForwardPass, Model
+from fedjax_het.types import Batch, ForwardPass, Model
 from tests.golden.cases import Case, covers
-from tests.golden.family_fedpac import server_view
 from tests.golden.family_harmofl import nchw, nhwc
+from tests.golden.networks import Network
 from tests.golden.replay import torch_optimizer
+from tests.views import client_view, server_view
 
 STRUCTURES = ("disc", "cup")
 
@@ -31,7 +32,6 @@ def _interpolate(image: np.ndarray, amplitude: np.ndarray, rates, band: float):
 @covers("feddg", "amp_*")
 def interpolation(case: Case):
     x, band = nhwc(case["x"]), case.meta["L"]
-    case.meta.confirm(half_width=len(low_frequencies(x.shape[:2], band)[0]) // 2)
     ours = _interpolate(x, nhwc(case["target_amplitude"]), case["rates"], band)
     yield case.compare("y", nchw(ours))
     yield case.compare("amplitude", nchw(spectrum(ours)[0]))
@@ -58,8 +58,7 @@ def masks(case: Case):
 
 @covers("feddg", "contrast_*")
 def contrast(case: Case):
-    temperature, num_examples = case.meta["temperature"], len(case["embedding_inner"])
-    case.meta.confirm(batch=num_examples)
+    temperature = case.meta["temperature"]
     regions = [jnp.asarray(case[f"{name}_{kind}"][:, 0]) for name in STRUCTURES for kind in ("contour", "background")]
     features = [jnp.asarray(nhwc(case[f"embedding_{name}"])) for name in ("inner", "outer")]
     for name, each in zip(("inner", "outer"), features, strict=True):
@@ -91,50 +90,30 @@ def overlap(case: Case):
     yield case.compare("grad", nchw(gradient))
 
 
-def _leaves(vector: jax.Array, sizes: tuple[int, int, int]) -> dict:
-    """Inputs to features to outputs, weights [out, in] row by row, each before its bias."""
-    params, rest = {}, jnp.asarray(vector)
-    for name, inside, outside in (("body", *sizes[:2]), ("classifier", *sizes[1:])):
-        weight, bias, rest = jnp.split(rest, [outside * inside, outside * (inside + 1)])
-        params[name] = {"weight": weight.reshape(outside, inside), "bias": bias}
-    return params
-
-
-def _vector(params: dict) -> np.ndarray:
-    return np.concatenate([np.ravel(params[name][leaf]) for name in ("body", "classifier")
-                           for leaf in ("weight", "bias")])  # fmt: skip
-
-
-def _layer(layer: dict, inputs: jax.Array) -> jax.Array:
-    return inputs @ layer["weight"].T + layer["bias"]
-
-
 def _score_dice(forward: ForwardPass) -> jax.Array:
     return dice_loss(jax.nn.sigmoid(forward.outputs.logits), forward.batch.labels)
 
 
-def _pixel_network(sizes: tuple[int, int, int]) -> Model:
+def _pixel_network(pixels: Network) -> Model:
     """Its state is the weights of the last pass."""
 
     def encode(variables, inputs, context):
-        weights = variables["params"]
-        return (jnp.tanh(_layer(weights["body"], inputs)), {}), {"weights": weights}
+        return (pixels.encode(variables["params"], inputs), {}), {"weights": variables["params"]}
 
-    return Model(lambda key, inputs: {}, encode, lambda p, features: _layer(p["classifier"], features), lambda _: {})
+    return Model(lambda key, inputs: {}, encode, pixels.classify, lambda _: {})
 
 
 @covers("feddg", "step_*")
 def steps(case: Case):
     settings, (raw, transformed, labels) = case.meta, (nhwc(case[n]) for n in ("raw", "transformed", "label"))
     inside, outside = raw.shape[-1], labels.shape[-1]
-    sizes = (inside, (case["w0"].size - outside) // (inside + 1 + outside), outside)
-    settings.confirm(steps=len(raw))
-    problem = LocalProblem(_pixel_network(sizes), (_score_dice,), lambda inputs: inputs)
+    pixels = Network(case["w0"], inside, (case["w0"].size - outside) // (inside + 1 + outside), outside)
+    problem = LocalProblem(_pixel_network(pixels), (_score_dice,), lambda inputs: inputs)
     optimizer = torch_optimizer(settings["optimizer"], settings["learning_rate"])
     options = {"inner_step": settings["inner_step"], "inner_clip": settings["clip"]}
-    view = ClientView(Broadcast(jnp.zeros((), int), {}, {}), {}, {}, None, {}, {}, (), {}, jnp.zeros(()))
+    view = client_view()
     everyone, key = jnp.ones(raw.shape[1]), jax.random.key(0)
-    params = _leaves(case["w0"], sizes)
+    params = pixels.leaves(pixels.start)
     state, found = optimizer.init(params), []
     for images, altered, label, masks in zip(raw, transformed, labels, case["masks"][:, :, :, 0], strict=True):
 
@@ -150,12 +129,12 @@ def steps(case: Case):
         for order in ("second", "first"):
             rule = episodic_gradient(lambda *_, other=other: other.inputs, weighted, order=order, **options)
             (loss, after), gradient = rule(problem, params, {}, batch, view, key)
-            gradients.append(_vector(gradient))
+            gradients.append(pixels.vector(gradient))
         passes = [problem.forward(*each, view, key) for each in ((params, {}, batch), (after["weights"], {}, other))]
         losses = [*map(_score_dice, passes), contrast(*passes), loss]
         updates, state = optimizer.update(gradient, state, params)
         params = optax.apply_updates(params, updates)
-        found.append((_vector(after["weights"]), *gradients, losses, _vector(params)))
+        found.append((pixels.vector(after["weights"]), *gradients, losses, pixels.vector(params)))
     names = ("fast", "grad_second_order", "grad", "losses", "w")
     for name, values in zip(names, zip(*found, strict=True), strict=True):
         yield case.compare(name, np.stack(values))
@@ -168,9 +147,7 @@ def weights(case: Case):
     counts = jnp.asarray(case["n_samples"], float)
     ours = []
     for unseen in range(len(counts)):  # it takes no part
-        view = server_view({}, len(counts))
-        uploads = view.uploads._replace(num_examples=counts)
-        is_present = jnp.arange(len(counts)) != unseen
-        ours.append(by_examples.update((), view._replace(uploads=uploads, is_present=is_present))[0])
+        view = server_view(len(counts), num_examples=counts)
+        ours.append(by_examples.update((), view._replace(is_present=jnp.arange(len(counts)) != unseen))[0])
     yield case.compare("exact", np.stack(ours))
     yield case.refute("weights", np.stack(ours), 1e-3)

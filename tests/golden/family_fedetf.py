@@ -11,10 +11,15 @@ from fedjax_het.client.objectives._label_skew import balanced_losses
 from fedjax_het.models._simplex_frame import framed_logits, simplex_frame
 from fedjax_het.types import Model
 from tests.golden.cases import Case, covers
-from tests.golden.toy_network import class_counts, initial_weights, replay_federation, training_settings
+from tests.golden.networks import (
+    compare_federation,
+    initial_weights,
+    network,
+    replay_federation,
+    training_settings,
+)
 
-HEAD = {"scale"}
-UNUSED = {"W2", "b2"}
+HEAD, UNUSED = ("scale",), ("W2", "b2")
 
 
 @covers("fedetf", "frame_*")
@@ -55,16 +60,10 @@ def losses(case: Case):
 @covers("fedetf", "rounds_*")
 def rounds(case: Case):
     settings, weights = case.meta, initial_weights(case)
-    settings.confirm(scale_init=float(weights["scale"]), optimizer_state=settings["optimizer_state"])
+    settings.confirm(scale_init=float(weights["scale"]))
     algorithm = replace(fedetf(preset="released", **training_settings(case)), adapt=lambda model: model)
     replay = replay_federation(case, algorithm, _network(weights, jnp.asarray(case["frame"])))
-    for name in weights.keys() - UNUSED:
-        part = "classifier" if name in HEAD else "body"
-        trained = np.stack([models["params"][part][name] for models in replay.trained])
-        yield case.compare(f"client__{name}", trained)
-        server = np.stack([weights[name], *(state.server.shared["params"][part][name] for state in replay.states)])
-        yield case.compare(f"server__{name}", server)
-    yield case.compare("counts", class_counts(case, case["counts"].shape[1]))
+    yield from compare_federation(case, replay, HEAD, UNUSED)
     for pattern in ("*W2", "*b2"):
         case.excuse(pattern, "a linear head that takes no part, and that ours leaves out")
     case.excuse("losses", "means over batches of unequal sizes; ours are over examples")
@@ -72,14 +71,14 @@ def rounds(case: Case):
 
 def _network(weights: dict, frame) -> Model:
     """tanh(x W1^T + b1) P^T + q, classified by the stored frame."""
-    body = {name: jnp.asarray(weights[name]) for name in weights.keys() - UNUSED - HEAD}
+    body = {name: jnp.asarray(weights[name]) for name in weights.keys() - {*UNUSED, *HEAD}}
     variables = {"params": {"body": body, "classifier": {"scale": jnp.asarray(weights["scale"])}}}
 
-    def encode(variables, inputs, context):
-        layer = variables["params"]["body"]
-        return (jnp.tanh(inputs @ layer["W1"].T + layer["b1"]) @ layer["P"].T + layer["q"], {}), {}
+    def encode(params, inputs):
+        layer = params["body"]
+        return jnp.tanh(inputs @ layer["W1"].T + layer["b1"]) @ layer["P"].T + layer["q"]
 
     def classify(params, features):
         return framed_logits(features, frame, params["classifier"]["scale"])
 
-    return Model(lambda key, inputs: variables, encode, classify, lambda inputs: {})
+    return network(variables, encode, classify)

@@ -20,7 +20,6 @@ def move_by_example(problem, view, key) -> Trained:
 
 @covers("fedexp", "*")
 def server(case: Case):
-    case.meta.confirm(epsilon_factor=case.meta["epsilon_factor"])  # in words, what preset="released" does
     yield from _compare(case, "", preset="released")
     yield from _compare(case, "_paper", weighting="uniform")
     yield from _compare(case, "_paper_weighted", weighting="samples")

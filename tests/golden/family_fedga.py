@@ -6,9 +6,9 @@ import numpy as np
 from fedjax_het.algorithms import fedga
 from fedjax_het.server.weightings import generalization_adjustment
 from fedjax_het.server.weightings._generalization_adjustment import SCHEDULES, Adjustment
-from fedjax_het.types import Broadcast, ServerView, Upload
 from tests.golden.cases import Case, covers
 from tests.golden.released_rules import adjusted_weights
+from tests.views import server_view
 
 RELEASED_WEIGHTING = {name: value for name, value in fedga.presets["released"].items() if name != "metric"}
 
@@ -18,7 +18,6 @@ def adjustment(case: Case):
     """A report of mistakes instead of accuracy turns the sign of the gaps, as the released code does by name."""
     sign = {"loss": 1, "acc": -1}[case.meta["fair_metric"]]
     gaps, step, rounds = sign * (case["after"] - case["before"]), case.meta["step_size"], case.meta["comm"]
-    case.meta.confirm(N=gaps.shape[1])
     ours = {
         name: weights(generalization_adjustment(step, rounds, **options), case[name][0], gaps)
         for name, options in {"weights_official": RELEASED_WEIGHTING, "weights_paper": {}}.items()
@@ -37,13 +36,9 @@ def adjustment(case: Case):
 
 def weights(weighting, start: np.ndarray, gaps: np.ndarray) -> np.ndarray:
     """[rounds + 1, clients]; the gaps of round r arrive with the uploads of round r + 1."""
-    num_clients = len(start)
-    everyone = jnp.ones(num_clients, bool)
-    state, path = Adjustment(jnp.asarray(start), everyone), [start]
+    state, path = Adjustment(jnp.asarray(start), jnp.ones(len(start), bool)), [start]
     for number, gap in enumerate(gaps):
-        upload = Upload({}, {"gap": jnp.asarray(gap)}, jnp.ones(num_clients), jnp.ones(num_clients))
-        received = Broadcast(jnp.asarray(number + 1), {}, {})
-        view = ServerView(received, upload, jnp.arange(num_clients), everyone, num_clients, None)
+        view = server_view(len(start), {"gap": jnp.asarray(gap)}, round=number + 1)
         used, state = weighting.update(state, view)
         path.append(np.asarray(used))
     return np.stack(path)

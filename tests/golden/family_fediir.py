@@ -13,9 +13,11 @@ from fedjax_het.client.objectives import cross_entropy, invariance
 from fedjax_het.engine.round import participation
 from fedjax_het.engine.round.problem import LocalProblem
 from fedjax_het.engine.round.program import make_round
-from fedjax_het.types import Array, Batch, Broadcast, ClientData, ClientView, ForwardPass, Model, Outputs, Params, State
+from fedjax_het.types import Array, ClientData, Model, Params, State
+from tests.golden import networks
 from tests.golden.cases import Case, covers
 from tests.golden.replay import client_data
+from tests.views import client_view, forward_pass
 
 
 @covers("fediir", "ref_penalty_*")
@@ -25,13 +27,12 @@ def penalty(case: Case):
     everyones = {"0.weight": jnp.asarray(case["gbar_w"]), "0.bias": jnp.asarray(case["gbar_b"])}
     labels = jnp.asarray(case["y"])
     problem = LocalProblem(network({"params": head}), (), lambda inputs: inputs)
-    received = Broadcast(jnp.zeros((), int), {"params": head}, {"mean_gradient": {"mean": everyones}})
-    view = ClientView(received, {}, {}, None, {}, {}, (), {}, jnp.zeros(()))
+    view = client_view({"params": head}, {"mean_gradient": {"mean": everyones}})
 
     def term(params, features):
-        batch = Batch(features, labels, jnp.ones(len(labels)))
-        outputs = Outputs(features, problem.model.classify(params, features), {})
-        return invariance(1.0)(ForwardPass(problem, params, {}, outputs, batch, view, jax.random.key(0)))
+        logits, key = problem.model.classify(params, features), jax.random.key(0)
+        forward = forward_pass(features, labels, logits, problem=problem, params=params, view=view, key=key)
+        return invariance(1.0)(forward)
 
     value, (by_head, by_features) = jax.jit(jax.value_and_grad(term, (0, 1)))(head, jnp.asarray(case["f"]))
     yield case.compare("penalty", value)
@@ -43,9 +44,8 @@ def penalty(case: Case):
 def network(start: dict) -> Model:
     """tanh(linear), and a head of linear layers with ReLU between them; PyTorch's shapes."""
 
-    def encode(variables, inputs, context):
-        weights = variables["params"]
-        return (jnp.tanh(inputs @ weights["lin.weight"].T + weights["lin.bias"]), {}), {}
+    def encode(params, inputs):
+        return jnp.tanh(inputs @ params["lin.weight"].T + params["lin.bias"])
 
     def classify(params, features):
         head = params["classifier"]
@@ -55,7 +55,7 @@ def network(start: dict) -> Model:
             features = hidden @ head[f"{number}.weight"].T + head[f"{number}.bias"]
         return features
 
-    return Model(lambda key, inputs: start, encode, classify, lambda inputs: {})
+    return networks.network(start, encode, classify)
 
 
 def read_params(case: Case, prefix: str) -> Params:
@@ -86,7 +86,7 @@ def _filled(rows: np.ndarray, size: int) -> np.ndarray:
 @covers("fediir", "*")
 def rounds(case: Case):
     settings = case.meta
-    settings.confirm(loss_columns=["last client last batch erm loss", "last penalty"], N=len(settings["n_batches"]))
+    settings.confirm(loss_columns=["last client last batch erm loss", "last penalty"])
     settings.confirm(nonlinear_classifier=len(case.matching("init__C.*.weight")) > 1)
     data, batch_size = batches_of(case)
     options = {
@@ -136,7 +136,7 @@ def _last_figures(case: Case, model: Model, options: dict) -> Callable[[State, C
             params = jax.tree.map(lambda x, moved: x + moved[-1], params, said.uploads.update["params"])
         last = data._replace(train=jax.tree.map(lambda x: x[-1], data.train))
         batch = round.problem.batch(last, *last.train, (num_batches - 1) * size, size)
-        view = ClientView(said.received, {}, {}, last, {}, {}, (), {}, jnp.zeros(()))
+        view = client_view(received=said.received, data=last)
         forward = round.problem.forward(params, {}, batch, view, jax.random.key(0))
         return jnp.stack([cross_entropy()(forward), invariance(1.0)(forward)])
 

@@ -9,10 +9,10 @@ from fedjax_het.client.objectives import cross_entropy, margin
 from fedjax_het.diagnostics import decomposition
 from fedjax_het.server.aggregators import principal_directions
 from fedjax_het.server.aggregators._principal import NORMS, principal_axes, principal_edit
-from fedjax_het.types import Batch, ForwardPass, Outputs
 from tests.golden.cases import Case, covers
 from tests.golden.released_rules import principal_mean
 from tests.golden.replay import aggregate, combine
+from tests.views import forward_pass
 
 RELEASED = fedld.presets["released"]
 BY_TENSOR = {"weighting": RELEASED["weighting"], **RELEASED["aggregation"]}
@@ -39,8 +39,7 @@ def margin_loss(case: Case):
     labels, lam = case["labels"], float(case["lam"])
 
     def total(logits, form: str):
-        batch = Batch(logits, jnp.asarray(labels), jnp.ones(len(labels)))
-        forward = ForwardPass(None, {}, {}, Outputs(logits, logits, {}), batch, None, None)
+        forward = forward_pass(logits, labels)
         return cross_entropy()(forward) + margin(lam, form)(forward)
 
     logits = jnp.asarray(case["logits"])

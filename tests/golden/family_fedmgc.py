@@ -12,9 +12,9 @@ from fedjax_het.diagnostics import conflict
 from fedjax_het.diagnostics._updates import num_conflicts
 from fedjax_het.server.aggregators import dominant_correction
 from fedjax_het.server.aggregators._conflict import dominant_edit, rank_by_dominance
-from fedjax_het.types import Batch, ForwardPass, Outputs
 from tests.golden.cases import Case, covers
 from tests.golden.replay import aggregate
+from tests.views import forward_pass
 
 AGGREGATES = {
     "agg": {},
@@ -30,8 +30,7 @@ def focal_loss(case: Case):
     labels, gamma, beta = case["labels"], float(case["gamma"]), float(case["beta"])
 
     def total(logits):
-        batch = Batch(logits, jnp.asarray(labels), jnp.ones(len(labels)))
-        return focal(gamma, beta)(ForwardPass(None, {}, {}, Outputs(logits, logits, {}), batch, None, None))
+        return focal(gamma, beta)(forward_pass(logits, labels))
 
     logits = jnp.asarray(case["logits"])
     loss, gradient = jax.value_and_grad(total)(logits)

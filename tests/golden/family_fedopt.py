@@ -128,7 +128,6 @@ def _final(case: Case, state: PyTree, j: int):
 @covers("fedopt", "ref_*")
 def reference(case: Case):
     kind, hyper = _reference_settings(case.meta["hyper"])
-    case.meta.confirm(N=len(case["n"]))
     server = Server(OPTIMIZERS[kind](**hyper), {"w": case["init"]})
     for number in range(case.meta["rounds"]):
         out = server.average({"w": case[f"r{number}_clients"]}, case["n"])

@@ -11,12 +11,11 @@ from fedjax_het.client.measures._statistics import statistics_of, variance_and_m
 from fedjax_het.client.objectives import alignment
 from fedjax_het.engine.parallel.update_stack import StackedUpdates
 from fedjax_het.engine.round import server_step
-from fedjax_het.engine.round.problem import SlotView
 from fedjax_het.server.aggregators import collaborative_heads, mean
 from fedjax_het.server.aggregators._collaboration import collaboration_weights, drop_small_weights, risk_matrices
 from fedjax_het.server.summaries import class_weighted_mean
-from fedjax_het.types import Batch, Broadcast, ClientView, ForwardPass, Outputs, ServerView, Upload
-from tests.golden.cases import Case, Comparison, covers
+from tests.golden.cases import Case, covers, known
+from tests.views import client_view, forward_pass, server_view
 
 EXACT = 1e-8  # of the weights that solve the program
 UNSOLVED = "the released repair of the matrix failed, or changed the program"
@@ -33,13 +32,6 @@ def tolerance(case: Case) -> float:
 
 def rounding(case: Case) -> float:
     return 1e-5 if is_single(case) else 1e-9
-
-
-def server_view(reports: dict, num_clients: int) -> ServerView:
-    everyone, counts = jnp.ones(num_clients, bool), jnp.ones(num_clients)
-    uploads = Upload({}, reports, counts, counts)
-    received = Broadcast(jnp.zeros((), int), {"params": {}}, {})
-    return ServerView(received, uploads, jnp.arange(num_clients), everyone, num_clients, StackedUpdates({"params": {}}))
 
 
 def was_solved(case: Case, name: str) -> bool:
@@ -81,10 +73,10 @@ def statistics_to_heads(case: Case):
     yield case.compare("V", statistics["variance"], rounding(case))
     yield case.compare("H", statistics["means"], rounding(case))
     yield case.compare("label_counts", classes.counts, rounding(case))
-    yield _but_absent(case, "local_protos", classes.means, classes.counts > 0)
+    yield case.compare("local_protos", known(classes.means, classes.counts > 0), rounding(case))
     reports = {"prototypes": {"means": classes.means, "counts": classes.counts}}
     published = _published(reports["prototypes"], len(labels))
-    yield _but_absent(case, "global_protos", published["means"], published["is_known"])
+    yield case.compare("global_protos", known(published["means"], published["is_known"]), rounding(case))
     yield from _weights(case)
     yield from _mixture(case, statistics)
     yield from _alignment(case, published)
@@ -96,23 +88,16 @@ def _measured(features, labels, mask, num_classes: int):
     return classes, jax.vmap(variance_and_means)(classes)
 
 
-def _but_absent(case: Case, name: str, ours, is_known) -> Comparison:
-    """A class without examples is NaN in the case, and told beside the numbers here."""
-    if not np.array_equal(np.isnan(case[name]).any(axis=-1), ~np.asarray(is_known)):
-        raise ValueError(f"'{name}' has NaN for other classes than those without examples here")
-    return case.compare(name, ours, rounding(case), part=np.nan_to_num)
-
-
 def _published(reports: dict, num_clients: int) -> dict:
     nothing = {
         "means": jnp.zeros(reports["means"].shape[1:]),
         "is_known": jnp.zeros(reports["means"].shape[1], bool),
     }
-    return class_weighted_mean().update(nothing, StackedUpdates(reports), server_view({}, num_clients))
+    return class_weighted_mean().update(nothing, StackedUpdates(reports), server_view(num_clients))
 
 
 def _mixture(case: Case, statistics: dict):
-    view = server_view({"head": jnp.asarray(case["heads"]), "statistics": statistics}, len(case["heads"]))
+    view = server_view(len(case["heads"]), {"head": jnp.asarray(case["heads"]), "statistics": statistics})
     aggregate, _ = server_step.aggregate(collaborative_heads(mean()), None, (), view)
     if was_solved(case, "head_weights"):
         yield case.compare("combined_heads", aggregate.replies, tolerance(case))
@@ -127,12 +112,10 @@ def _alignment(case: Case, published: dict):
     is_example = case["labels"][0] >= 0
     features, labels = jnp.asarray(case["features"][0][is_example]), jnp.asarray(case["labels"][0][is_example])
     classes = statistics_of(features, labels, jnp.ones(len(labels)), int(case["num_classes"]))
-    received = Broadcast(jnp.ones((), int), {}, SlotView("published", {"prototypes": published}))
-    view = ClientView(received, {}, {"classes": classes}, None, {}, {}, (), {}, None)
+    view = client_view(published={"prototypes": published}, round=1, answers={"classes": classes})
 
     def loss(features):
-        batch = Batch(features, labels, jnp.ones(len(labels)))
-        return alignment(1.0)(ForwardPass(None, {}, {}, Outputs(features, features, {}), batch, view, None))
+        return alignment(1.0)(forward_pass(features, labels, view=view))
 
     value, gradient = jax.jit(jax.value_and_grad(loss))(features)
     yield case.compare("align_loss_client0", value, rounding(case))

@@ -30,15 +30,13 @@ DRIFT = "a part that is not trained still moves by momentum and decay (PyTorch b
 def local_representations(case: Case):
     """Where the list of layers is in another order, the authors' code is FedPer."""
     settings, toy = case.meta, Toy(case)
-    settings.confirm(weight_decay=0.0, weights="uniform", clients=len(case["h"]), rounds=len(case["selected"]))
+    settings.confirm(weight_decay=0.0, weights="uniform")
     algorithm = METHODS[settings["shared"]](
         weighting="uniform", learning_rate=settings["learning_rate"], momentum=settings["momentum"], **ONE_BY_ONE
     )
-    confirm_sizes(case)
     states = toy.replay(algorithm, case)
     yield case.compare("v", toy.vector(completed(states)))
-    shared = [toy.vector(state.server.shared["params"]) for state in states]
-    yield case.compare("w_shared", np.stack(shared))
+    yield case.compare("w_shared", toy.shared(states))
 
 
 @covers("fedper", "fedrep_repo_*")
@@ -46,8 +44,7 @@ def local_representations(case: Case):
 def fedrep_repository(case: Case):
     settings, toy = case.meta, Toy(case)
     settings.confirm(weight_decay_on="weights (parts 0 and 2), not biases", zero_grad="none")
-    settings.confirm(body_epochs=None, head_epochs=None, final=settings["final"])
-    confirm_sizes(case)
+    settings.confirm(body_epochs=None, head_epochs=None)
     states = toy.replay(_fedrep_repository(case), case)
     personal = completed(states)
     yield from compare_with_unasked(case, toy, states, personal)
@@ -66,7 +63,7 @@ def released_optimizer(case: Case):
 def compare_with_unasked(case: Case, toy: Toy, states: list[State], personal):
     """The released personal models, in which clients that were never asked follow the others."""
     v, is_shared = toy.vector(personal), toy.is_body if case.meta["shared"] == "body" else ~toy.is_body
-    shared = np.stack([toy.vector(state.server.shared["params"]) for state in states])
+    shared = toy.shared(states)
     assert not case.meta["paper_differs_shared"] > 1e-9
     yield case.compare("paper_v", v)
     yield case.compare("w", shared, part=lambda w: w[:, is_shared])  # the others are a mean that nobody uses
@@ -99,7 +96,6 @@ def closing_pass(case: Case, toy: Toy, algorithm: Algorithm, state: State):
 def fedbabu_repository(case: Case):
     settings, toy = case.meta, Toy(case)
     settings.confirm(trained="full", weights="uniform", fine_tune_part=None, fine_tune_learning_rate=None)
-    confirm_sizes(case)
     factors = jnp.asarray(case["lr_round"] / settings["learning_rate"])
     algorithm = METHODS[settings["shared"]](
         weighting="uniform",
@@ -115,13 +111,3 @@ def fedbabu_repository(case: Case):
     yield case.contain("v", v, case["v_kept"], fault, "what is kept, v_kept")
     is_kept = ~toy.is_body if settings["shared"] == "body" else toy.is_body
     assert np.array_equal(case["v"][..., is_kept], np.broadcast_to(toy.start, v.shape)[..., is_kept])
-
-
-def confirm_sizes(case: Case) -> None:
-    steps = case["tapes"].shape[2]
-    case.meta.confirm(
-        rounds=len(case["selected"]),
-        clients=len(case["h"]),
-        cohort=case["selected"].shape[1],
-        batches_per_epoch=steps // case.meta["local_epochs"],
-    )

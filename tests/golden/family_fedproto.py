@@ -8,17 +8,17 @@ from fedjax_het.algorithms import fedproto
 from fedjax_het.engine.parallel.update_stack import StackedUpdates
 from fedjax_het.engine.round.program import make_round
 from fedjax_het.server.summaries import class_weighted_mean
-from tests.golden.cases import Case, Comparison, covers
-from tests.golden.family_fedpac import server_view
-from tests.golden.replay import client_data
-from tests.golden.toy_network import (
+from tests.golden.cases import Case, covers, known
+from tests.golden.networks import (
     class_counts,
     examples,
     initial_weights,
     nested,
-    network,
+    tanh_network,
     training_settings,
 )
+from tests.golden.replay import client_data
+from tests.views import server_view
 
 DURING = "collected in the last epoch while the model moved, which is not reproduced; ours are measured after it"
 
@@ -26,31 +26,22 @@ DURING = "collected in the last epoch while the model moved, which is not reprod
 def prototypes_of(means: np.ndarray, counts: np.ndarray, weighting: str = "uniform") -> dict:
     """What the server publishes after the clients' class means [clients, class, feature], NaN where there is none."""
     reports = {"means": jnp.asarray(np.nan_to_num(means)), "counts": jnp.asarray(counts, float)}
-    return class_weighted_mean(weighting).update(_published(np.full(means.shape[1:], np.nan)),
-                                                 StackedUpdates(reports), server_view({}, len(means)))  # fmt: skip
+    start = _published(np.full(means.shape[1:], np.nan))
+    return class_weighted_mean(weighting).update(start, StackedUpdates(reports), server_view(len(means)))
 
 
 def _published(means: np.ndarray) -> dict:
     return {"means": jnp.asarray(np.nan_to_num(means)), "is_known": jnp.asarray(~np.isnan(means).any(axis=-1))}
 
 
-def _but_absent(case: Case, name: str, ours, is_known, part=lambda stored: stored) -> Comparison:
-    if not np.array_equal(np.isnan(part(case[name])).any(axis=-1), ~np.asarray(is_known)):
-        raise ValueError(f"'{name}' has NaN for other classes than those without a prototype here")
-    return case.compare(name, ours, part=lambda stored: np.nan_to_num(part(stored)))
-
-
 @covers("fedproto", "agg_*")
 def aggregation(case: Case):
     for name, weighting in (("official_global", "uniform"), ("weighted_global", "samples")):
-        ours = prototypes_of(case["protos"], case["counts"], weighting)
-        yield _but_absent(case, name, ours["means"], ours["is_known"])
-        is_divided = np.sum(case["counts"] > 0, axis=0) > 1  # once more, by the number of clients
-        part = lambda values, kept=is_divided: np.asarray(values)[kept]  # noqa: E731
-        if is_divided.any():
-            yield case.refute("printed_global", part(ours["means"]), part=part)
-        else:
-            yield _but_absent(case, "printed_global", ours["means"], ours["is_known"])
+        ours = known(**prototypes_of(case["protos"], case["counts"], weighting))
+        yield case.compare(name, ours)
+        # Divided once more by the number of clients, if there are several that have a class.
+        has_several = np.any(np.sum(case["counts"] > 0, axis=0) > 1)
+        yield (case.refute if has_several else case.compare)("printed_global", ours)
 
 
 def _start(case: Case, weights: dict, inputs: np.ndarray, labels: np.ndarray, counts: np.ndarray):
@@ -59,7 +50,7 @@ def _start(case: Case, weights: dict, inputs: np.ndarray, labels: np.ndarray, co
     num_clients, stored = labels.shape
     data = client_data(inputs.reshape(-1, inputs.shape[-1]), labels.reshape(-1), [stored] * num_clients)
     data = data._replace(train=data.train._replace(count=np.asarray(counts, np.int32)))
-    round = make_round(algorithm, network({name: values[0] for name, values in weights.items()}), num_clients)
+    round = make_round(algorithm, tanh_network({name: values[0] for name, values in weights.items()}), num_clients)
     state = round.init(jax.random.key(0), data)
     state = state._replace(clients=state.clients._replace(personal=nested(weights)))
     return jax.jit(round.step_with_messages), data, state
@@ -84,7 +75,7 @@ def local_training(case: Case):
     yield case.compare("loss_total", metrics.loss)
     report = jax.tree.map(lambda leaf: leaf[0], told.uploads.reports["prototypes"])
     yield case.compare("local_counts", report["counts"])
-    yield _but_absent(case, "protos_after", report["means"], report["counts"] > 0)
+    yield case.compare("protos_after", known(report["means"], report["counts"] > 0))
     case.excuse("local_protos", DURING)
     case.excuse("loss_?[er]*", "the parts of loss_total, which is held")
 
@@ -94,7 +85,7 @@ def rounds(case: Case):
     """Where the release measures in the last epoch, our clients are given its prototypes before each round."""
     weights, (inputs, labels) = initial_weights(case), examples(case)
     counts, is_during = np.sum(case["Y"] >= 0, axis=(1, 2)), case.meta["prototypes_measured"] == "during"
-    by_class = class_counts(case, case["counts"].shape[1])
+    by_class = class_counts(case)
     yield case.compare("counts", by_class)
     step, data, state = _start(case, weights, inputs, labels, counts)
     for number, sent in enumerate(case["global_protos"][:-1]):
@@ -108,9 +99,9 @@ def rounds(case: Case):
         if is_during:
             published = prototypes_of(case["local_protos"][number], by_class)
         else:
-            yield _but_absent(case, "local_protos", report["means"], report["counts"] > 0, this)
+            yield case.compare("local_protos", known(report["means"], report["counts"] > 0), part=this)
         after = lambda stored, number=number: stored[number + 1]  # noqa: E731
-        yield _but_absent(case, "global_protos", published["means"], published["is_known"], after)
+        yield case.compare("global_protos", known(**published), part=after)
     body, head = state.clients.personal["params"]["body"], state.clients.personal["params"]["classifier"]
     features = np.tanh(case["x_test"] @ np.swapaxes(body["W1"], 1, 2) + np.asarray(body["b1"])[:, None])
     logits = features @ np.swapaxes(head["W2"], 1, 2) + np.asarray(head["b2"])[:, None]

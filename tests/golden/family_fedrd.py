@@ -12,7 +12,6 @@ from fedjax_het.client.local_updates import sgd
 from fedjax_het.client.objectives import debiased_cross_entropy
 from fedjax_het.client.objectives._debiased import DIVERGENCES, head_weight
 from fedjax_het.client.optimizers import torch_sgd
-from fedjax_het.engine.parallel.update_stack import StackedUpdates
 from fedjax_het.engine.round import participation
 from fedjax_het.engine.round.problem import LocalProblem
 from fedjax_het.engine.round.program import make_round
@@ -22,7 +21,8 @@ from fedjax_het.models._norms import BatchNorm
 from fedjax_het.server.aggregators import mean, sum_of_models
 from fedjax_het.server.weightings import parameter_guided
 from fedjax_het.server.weightings._parameter_guided import DISTANCES, NEGLIGIBLE, shares
-from fedjax_het.types import Array, Batch, Broadcast, ClientView, ForwardPass, Outputs, Rows, ServerView, Upload
+from fedjax_het.types import Array, Rows, ServerView
+from tests import views
 from tests.golden.cases import Case, covers
 from tests.golden.released_rules import guided_weights
 from tests.golden.replay import client_data, run_round_with
@@ -30,16 +30,11 @@ from tests.golden.replay import client_data, run_round_with
 COUNTERS = "the released code averages integer counters of batches; ours keeps none"
 
 
-def server_view(start: dict, models: list[dict], gaps: np.ndarray) -> ServerView:
-    """Everybody present, with these models trained from that start."""
-    num_clients = len(models)
+def server_view(start: dict, models: dict, gaps: np.ndarray) -> ServerView:
+    """Everybody present, with these models, leaves [clients, ...], trained from that start."""
+    changes = {key: jnp.asarray(models[key] - start[key]) for key in start}
     shared = {"params": jax.tree.map(jnp.asarray, start)}
-    stack = {"params": {key: jnp.stack([m[key] - start[key] for m in models]) for key in start}}
-    upload = Upload({}, {"gap": jnp.asarray(gaps)}, jnp.ones(num_clients), jnp.ones(num_clients))
-    received = Broadcast(jnp.zeros((), int), shared, {})
-    return ServerView(
-        received, upload, jnp.arange(num_clients), jnp.ones(num_clients, bool), num_clients, StackedUpdates(stack)
-    )
+    return views.server_view(len(gaps), {"gap": jnp.asarray(gaps)}, {"params": changes}, shared)
 
 
 def guided(view: ServerView, layer: str, num_extra: int = 0) -> tuple[Array, Array]:
@@ -52,7 +47,7 @@ def guided(view: ServerView, layer: str, num_extra: int = 0) -> tuple[Array, Arr
 
 @covers("fedrd", "ref_weights_*")
 def weights_alone(case: Case):
-    view = server_view({"conv": case["theta_g"]}, [{"conv": theta} for theta in case["thetas"]], case["gaps"])
+    view = server_view({"conv": case["theta_g"]}, {"conv": case["thetas"]}, case["gaps"])
     beta, weights = guided(view, "conv")
     yield case.compare("beta", beta)
     yield case.compare("weights", weights)
@@ -75,7 +70,7 @@ def released_aggregation(case: Case):
     if not np.isfinite(gaps).all():
         yield from _without_nonfinite(case, layer, start, models, gaps)
         return
-    view = server_view(start, [{key: models[key][i] for key in keys} for i in range(len(gaps))], gaps)
+    view = server_view(start, models, gaps)
     beta, weights = guided(view, layer)
     yield case.compare("beta", beta)
     yield case.compare("weights_corrected", weights)
@@ -118,12 +113,11 @@ def _without_nonfinite(case: Case, layer: str, start: dict, models: dict, gaps: 
 def debiased_classifier(case: Case):
     few_shot = tuple(case["few_shot"].tolist())
     start, local = ({"params": {"classifier": {"kernel": case[name].T}}} for name in ("w_global", "w_local"))
-    view = ClientView(Broadcast(None, {}, {}), {}, {}, None, start, local, (), {}, None)
+    view = views.client_view(start=start, local=local)
     num_classes = case["logits"].shape[1]
 
     def loss(logits, labels, **options):
-        batch = Batch(logits, labels, jnp.ones(len(labels)))
-        forward = ForwardPass(None, local["params"], {}, Outputs(logits, logits, {}), batch, view, None)
+        forward = views.forward_pass(logits, labels, params=local["params"], view=view)
         return debiased_cross_entropy(few_shot, **options)(forward)
 
     logits, labels = jnp.asarray(case["logits"]), jnp.asarray(case["y"])
@@ -219,9 +213,7 @@ def lambdas(problem: LocalProblem, settings: dict, variables: dict, data, num_ep
     optimizer = torch_sgd(settings["learning_rate"], settings["momentum"], settings["weight_decay"])
     update = sgd(**settings, optimizer=optimizer, keep_optimizer=True)
     own = data._replace(**{part: Rows(*(x[0] for x in getattr(data, part))) for part in ("train", "valid", "test")})
-    received = Broadcast(jnp.zeros((), int), variables, {})
-    memory = {"optimizer": optimizer.init(variables["params"])}
-    view = ClientView(received, memory, {}, own, variables, variables, (), {}, jnp.zeros(()))
+    view = views.client_view(variables, memory={"optimizer": optimizer.init(variables["params"])}, data=own)
     train, found = jax.jit(lambda view: update.train(problem, view, jax.random.key(0))), []
     for _ in range(num_epochs):
         change = view.local["params"]["classifier"]["kernel"] - variables["params"]["classifier"]["kernel"]

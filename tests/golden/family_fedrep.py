@@ -12,8 +12,8 @@ from fedjax_het.client.schedules import steps
 from fedjax_het.engine.round.program import Round
 from fedjax_het.sharing import HEAD
 from tests.golden.cases import Case, covers
-from tests.golden.family_fedper import closing_pass, compare_with_unasked, confirm_sizes, released_optimizer
-from tests.golden.small_networks import Network, batches_as_data
+from tests.golden.family_fedper import closing_pass, compare_with_unasked, released_optimizer
+from tests.golden.networks import Network, batches_as_data
 from tests.golden.toy_leaves import ONE_BY_ONE, Toy, completed, own_models, run_rounds, stored_weighting
 
 UNASKED = "a client that was never asked has the mean head of the last cohort, by shared storage"
@@ -24,8 +24,7 @@ MOMENTUM = "the first body step carries the momentum of the head phase, and the 
 def released_fedrep(case: Case):
     """With zero_grad "zeros" the fixed head drifts in `v` as well."""
     settings, toy = case.meta, Toy(case)
-    settings.confirm(weight_decay_on="weights (parts 0 and 2), not biases", final=settings["final"])
-    confirm_sizes(case)
+    settings.confirm(weight_decay_on="weights (parts 0 and 2), not biases")
     assert settings["zero_grad"] in ("none", "zeros")
     assert settings["head_epochs"] + settings["body_epochs"] == settings["local_epochs"]
     algorithm, tapes = _fedrep(case, optimizer=released_optimizer(case), weighting=stored_weighting(case))
@@ -86,9 +85,8 @@ def network_of_fedrep(case: Case):
 
 def _train_network(case: Case, phases: list):
     """(own models of all clients, the server's body) after each round of phases, each with its part of the batches."""
-    network, settings = Network(case), case.meta
+    network, settings = Network.of_case(case), case.meta
     num_clients, cohort_size = settings["clients"], settings["cohort"]
-    settings.confirm(rounds=len(case["X"]))
     num_epochs = settings["head_epochs"] + settings["body_epochs"]
     assert case["X"].shape[2] == num_epochs * settings["batches_per_epoch"]
     rounds: list[Round] = [network.round(algorithm, num_clients, cohort_size) for algorithm, _ in phases]
@@ -126,7 +124,6 @@ def network_of_fedbabu(case: Case):
 def released_fedbabu(case: Case):
     settings, toy = case.meta, Toy(case)
     settings.confirm(weights="uniform", shared=settings["trained"])
-    confirm_sizes(case)
     factors = jnp.asarray(case["lr_round"] / settings["learning_rate"])
     algorithm = fedbabu(
         part=settings["trained"],

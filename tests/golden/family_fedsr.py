@@ -11,10 +11,12 @@ from fedjax_het.client.objectives import conditional_information, cross_entropy,
 from fedjax_het.engine.round.problem import LocalProblem
 from fedjax_het.models._adaptations import probabilistic
 from fedjax_het.sharing import personal_paths
-from fedjax_het.types import Batch, Broadcast, ClientView, Context, ForwardPass, Model, Params
+from fedjax_het.types import Batch, Context, ForwardPass, Model, Params
 from tests.golden.cases import Case, covers
 from tests.golden.metadata import Metadata
+from tests.golden.networks import network
 from tests.golden.replay import aggregate, torch_optimizer
+from tests.views import client_view
 
 # The released names of the parameters, and where they lie here; matrices are [out, in] there.
 PLACES = {
@@ -53,17 +55,16 @@ def _turned(name: str, values: np.ndarray) -> np.ndarray:
 def tanh_network(is_probabilistic: bool) -> Model:
     """tanh(linear), and for FedL2R its representation, a second linear layer; the head is linear."""
 
-    def encode(variables, inputs, context):
-        params = variables["params"]
+    def encode(params, inputs):
         features = jnp.tanh(inputs @ params["hidden"]["kernel"] + params["hidden"]["bias"])
         if not is_probabilistic:
             features = features @ params["representation"]["kernel"] + params["representation"]["bias"]
-        return (features, {}), {}
+        return features
 
     def classify(params, features):
         return features @ params["classifier"]["kernel"] + params["classifier"]["bias"]
 
-    return Model(lambda key, inputs: {}, encode, classify, lambda inputs: {})
+    return network({}, encode, classify)
 
 
 def recipe(settings: Metadata) -> Algorithm:
@@ -73,7 +74,7 @@ def recipe(settings: Metadata) -> Algorithm:
     return fedsr(l2r=settings["L2R_coeff"], cmi=settings["CMI_coeff"], preset="released")
 
 
-VIEW = ClientView(Broadcast(jnp.zeros((), int), {}, {}), {}, {}, None, {}, {}, (), {}, jnp.zeros(()))
+VIEW = client_view()
 KEY = jax.random.key(0)
 
 
@@ -113,10 +114,6 @@ def training(case: Case):
     settings, params = case.meta, read_params(case, "init")
     rates = (settings["lr"], settings["weight_decay"])
     optimizer = torch_optimizer(settings["optim"], *rates, momentum=settings.get("momentum"))
-    z_dim, num_classes = params["classifier"]["kernel"].shape
-    settings.confirm(z_dim=z_dim, num_classes=num_classes)
-    if "eval_eps" in case:
-        settings.confirm(num_samples=len(case["eval_eps"]))
     if not settings["CMI_coeff"]:
         params.pop("reference", None)
         for name in ("r_mu", "r_sigma", "C"):

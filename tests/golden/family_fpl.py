@@ -6,18 +6,16 @@ import numpy as np
 
 from fedjax_het.client.objectives import clustered_contrastive, cross_entropy, prototype_distance
 from fedjax_het.engine.parallel.update_stack import StackedUpdates
-from fedjax_het.engine.round.problem import SlotView
 from fedjax_het.server.clustering import cluster_by_first_neighbours
 from fedjax_het.server.summaries import clustered_prototypes
-from fedjax_het.types import Batch, Broadcast, ClientView, ForwardPass, Outputs
 from tests.golden.cases import FLOAT64, Case, covers
-from tests.golden.family_fedpac import server_view
+from tests.views import client_view, forward_pass, server_view
 
 
 def published_of(protos: np.ndarray, present: np.ndarray) -> dict:
     """What the server publishes after the prototypes [clients, class, feature] of those that have the class."""
     num_clients = len(protos)
-    summary, everyone = clustered_prototypes(), server_view({}, num_clients)
+    summary, everyone = clustered_prototypes(), server_view(num_clients)
     shared = {"outline": {"prototypes": jnp.zeros((0, *protos.shape[1:]))}}
     old = summary.init(None, shared, num_clients, num_clients)
     reports = {"means": jnp.asarray(np.where(present[..., None], protos, 7.0)), "counts": jnp.asarray(present, float)}
@@ -34,7 +32,6 @@ def by_first_members(assignment: np.ndarray) -> np.ndarray:
 def aggregation(case: Case):
     """Our clusters are in the order of their first members; theirs are put into it."""
     protos, present = case["protos"], case["present"]
-    case.meta.confirm(clients=protos.shape[0], classes=protos.shape[1], width=protos.shape[2])
     published = published_of(protos, present)
     num_clusters = np.sum(published["is_cluster"], axis=1)
     yield case.compare("counts", num_clusters)
@@ -63,9 +60,7 @@ def aggregation(case: Case):
 def terms(case: Case):
     features, labels, head = (jnp.asarray(case[name]) for name in ("features", "labels", "W"))
     (batch, width), num_classes, settings = features.shape, head.shape[1], case.meta
-    case.meta.confirm(batch=batch, width=width, classes=num_classes)
     owners = case["cluster_labels"]
-    settings.confirm(clusters_per_class=[int(np.sum(owners == k)) for k in range(num_classes)])
     clusters = np.zeros((num_classes, len(owners), width))
     is_cluster = np.zeros(clusters.shape[:2], bool)
     for place, (owner, prototype) in enumerate(zip(owners, case["cluster_protos"], strict=True)):
@@ -74,14 +69,12 @@ def terms(case: Case):
     means[case["unbiased_labels"]], is_known[case["unbiased_labels"]] = case["unbiased"], True
     published = {"clusters": clusters, "is_cluster": is_cluster, "means": means, "is_known": is_known}
     published = jax.tree.map(jnp.asarray, published)
-    received = Broadcast(jnp.ones((), int), {}, SlotView("published", {"prototypes": published}))
-    view = ClientView(received, {}, {}, None, {}, {}, (), {}, None)
+    view = client_view(published={"prototypes": published}, round=1)
     objective = {"con": clustered_contrastive(settings["temperature"]), "cons": prototype_distance(1.0)}
     objective |= {"cons_sum": prototype_distance(1.0, "sum"), "ce": cross_entropy()}
 
     def losses(features, mask):
-        outputs = Outputs(features, features @ head, {})
-        forward = ForwardPass(None, {}, {}, outputs, Batch(features, labels, mask), view, None)
+        forward = forward_pass(features, labels, features @ head, mask, view=view)
         return {name: term(forward) for name, term in objective.items()}
 
     everyone = jnp.ones(batch)

@@ -19,9 +19,11 @@ from fedjax_het.engine.round.program import make_round
 from fedjax_het.models._amplitude import normalise, update_average
 from fedjax_het.server.aggregators import mean
 from fedjax_het.server.weightings import stateless
-from fedjax_het.types import Batch, Broadcast, ClientView, Model
+from fedjax_het.types import Batch, Model
 from tests.golden.cases import Case, covers
+from tests.golden.networks import network
 from tests.golden.replay import aggregate, client_data, torch_optimizer
+from tests.views import client_view
 
 
 def nhwc(images: np.ndarray) -> np.ndarray:
@@ -56,7 +58,6 @@ def amplitude(case: Case):
     settings = case.meta
     average, count = jnp.zeros(nhwc(case["x0"]).shape[1:]), jnp.zeros(())
     num_batches = len(case.matching("x[0-9]*"))
-    settings.confirm(n_batches=num_batches)
     for number in range(num_batches):
         images = jnp.asarray(nhwc(case[f"x{number}"]))
         if "v" in settings:
@@ -91,7 +92,6 @@ def communication(case: Case):
 @covers("harmofl", "gamma_*")
 def wandering(case: Case):
     paths = [jnp.asarray(case[name]) for name in sorted(case.matching("traj*"), key=lambda name: int(name[4:]))]
-    case.meta.confirm(N=len(paths), K=[len(path) - 1 for path in paths])
     yield case.compare("gamma_after", drift(paths))
     yield case.compare("gamma_before", drift(paths, index="before"))
     yield case.compare("theta", paths[0][0])
@@ -119,16 +119,15 @@ def tanh_network(case: Case, is_frozen: bool = False) -> tuple[Model, dict]:
     """softmax-CE(W2 tanh(W1 x + b1) + b2) on flat inputs in the case's own order (channel, height, width)."""
     params = {name: jnp.asarray(case[name]) for name in ("W1", "b1", "W2", "b2")}
 
-    def encode(variables, inputs, context):
-        weights = variables["params"]
+    def encode(weights, inputs):
         flat = (jnp.moveaxis(inputs, -1, 1) if inputs.ndim == 4 else inputs).reshape(len(inputs), -1)
         bias = jax.lax.stop_gradient(weights["b1"]) if is_frozen else weights["b1"]
-        return (jnp.tanh(flat @ weights["W1"].T + bias), {}), {k: v for k, v in variables.items() if k != "params"}
+        return jnp.tanh(flat @ weights["W1"].T + bias)
 
     def classify(weights, features):
         return features @ weights["W2"].T + weights["b2"]
 
-    return Model(lambda key, inputs: {"params": params}, encode, classify, lambda inputs: {}), params
+    return network({"params": params}, encode, classify), params
 
 
 def flat(params: dict) -> np.ndarray:
@@ -139,13 +138,12 @@ def flat(params: dict) -> np.ndarray:
 def weight_perturbation(case: Case):
     settings, is_frozen = case.meta, case.meta.get("frozen_b1", False)
     model, params = tanh_network(case, is_frozen)
-    (num_steps, batch_size, size), (width, num_classes) = case["xs"].shape, case["W2"].shape[::-1]
-    settings.confirm(d=size, h=width, c=num_classes, K=num_steps, B=batch_size, eps=1e-12)
+    settings.confirm(eps=1e-12)
     problem = LocalProblem(model, (cross_entropy(),), lambda inputs: inputs)
     rates = (settings["lr"], settings["weight_decay"])
     options = {key: settings[key] for key in ("momentum", "betas") if key in settings}
     optimizer = torch_optimizer(settings["base"], *rates, **options | dict(settings.get("extra", {})))
-    view = ClientView(Broadcast(jnp.zeros((), int), {}, {}), {}, {}, None, {}, {}, (), {}, jnp.zeros(()))
+    view = client_view()
     rule, state, key = sharpness_aware(settings["alpha"]), optimizer.init(params), jax.random.key(0)
     path, deltas, clean, perturbed = [flat(params)], [], [], []
     for inputs, labels in zip(case["xs"], case["ys"], strict=True):
@@ -201,7 +199,6 @@ def _by_shares(shares: list[float]) -> Weighting:
 @covers("harmofl", "e2e_paper_*")
 def training(case: Case):
     num_clients, _, batch_size = case["X"].shape[:3]
-    case.meta.confirm(N=num_clients)
     options = {"momentum": 0.0, "weight_decay": 0.0} | _options(case)
     algorithm = harmofl(**options, batch_size=batch_size, shuffle=False)
     model, _ = tanh_network(case)
@@ -230,8 +227,7 @@ def _rounds(case: Case, algorithm: Algorithm, model: Model):
 
 @covers("harmofl", "e2e_*")
 def released_training(case: Case):
-    settings, (num_clients, num_batches, batch_size) = case.meta, case["X"].shape[:3]
-    settings.confirm(N=num_clients, nb=num_batches, B=batch_size)
+    settings, (num_clients, _, batch_size) = case.meta, case["X"].shape[:3]
     rates = (settings["lr"], settings["weight_decay"])
     optimizer = torch_optimizer(settings["base"], *rates, **settings.get("extra", {}))
     options = {"preset": "released"} | _options(case)
@@ -257,15 +253,14 @@ def _small_network(case: Case) -> Model:
     """conv 3x3 without bias, batch statistics without scale, ReLU, spatial mean, linear; PyTorch's shapes."""
     params = {key: jnp.asarray(case[f"init__{key}"]) for key in ("conv.weight", "fc.weight", "fc.bias")}
 
-    def encode(variables, inputs, context):
-        weights, images = variables["params"], jnp.moveaxis(inputs, -1, 1)
+    def encode(weights, inputs):
+        images = jnp.moveaxis(inputs, -1, 1)
         maps = jax.lax.conv(images, weights["conv.weight"], (1, 1), "SAME")
         mean = maps.mean(axis=(0, 2, 3), keepdims=True)
         variance = maps.var(axis=(0, 2, 3), keepdims=True)
-        features = jax.nn.relu((maps - mean) / jnp.sqrt(variance + 1e-5)).mean(axis=(2, 3))
-        return (features, {}), {k: v for k, v in variables.items() if k != "params"}
+        return jax.nn.relu((maps - mean) / jnp.sqrt(variance + 1e-5)).mean(axis=(2, 3))
 
     def classify(weights, features):
         return features @ weights["fc.weight"].T + weights["fc.bias"]
 
-    return Model(lambda key, inputs: {"params": params}, encode, classify, lambda inputs: {})
+    return network({"params": params}, encode, classify)

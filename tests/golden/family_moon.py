@@ -13,9 +13,11 @@ from fedjax_het.engine.round import participation
 from fedjax_het.engine.round.problem import LocalProblem
 from fedjax_het.engine.round.program import make_round
 from fedjax_het.engine.round.server_step import apply_server_optimizer
-from fedjax_het.types import Batch, Broadcast, ClientView, Model, ServerState
+from fedjax_het.types import Batch, Model, ServerState
+from tests.golden import networks
 from tests.golden.cases import Case, covers
 from tests.golden.replay import aggregate, client_data, torch_optimizer
+from tests.views import client_view
 
 # The authors' layers, and where ours keep their weights.
 LAYERS = {"f": ("f",), "l1": ("projection", "hidden"), "l2": ("projection", "output"), "l3": ("classifier",)}
@@ -24,7 +26,6 @@ LAYERS = {"f": ("f",), "l1": ("projection", "hidden"), "l2": ("projection", "out
 @covers("moon", "ref_con_*")
 def contrast(case: Case):
     received, previous = jnp.asarray(case["z_glob"]), jnp.asarray(case["z_prev"])
-    case.meta.confirm(n_prev=len(previous))
 
     def loss(features):
         is_kept = jnp.ones(len(previous), bool)
@@ -45,11 +46,10 @@ def network(case: Case) -> Model:
     width, size = case["glob__f.weight"].shape
     shapes = {"f": (size, width), "classifier": (width, len(case["glob__l3.weight"]))}
     params = {name: {"kernel": jnp.zeros(shape), "bias": jnp.zeros(shape[1])} for name, shape in shapes.items()}
-    return Model(
-        init=lambda key, inputs: {"params": params},
-        encode=lambda variables, inputs, context: ((jnp.tanh(dense(variables["params"]["f"], inputs)), {}), {}),
-        classify=lambda params, features: dense(params["classifier"], features),
-        layers=lambda inputs: {},
+    return networks.network(
+        {"params": params},
+        lambda params, inputs: jnp.tanh(dense(params["f"], inputs)),
+        lambda params, features: dense(params["classifier"], features),
     )
 
 
@@ -116,9 +116,7 @@ def _losses(case: Case, algorithm: Algorithm, optimizer: optax.GradientTransform
     """(contrastive, cross-entropy, total) of every step."""
     settings, key = case.meta, jax.random.key(0)
     problem = LocalProblem(algorithm.adapt(network(case)), algorithm.objective, lambda inputs: inputs)
-    shared = {"params": start}
-    received = Broadcast(jnp.zeros((), int), shared, {})
-    view = ClientView(received, {"previous": previous}, {}, None, shared, shared, (), {}, jnp.zeros(()))
+    view = client_view({"params": start}, memory={"previous": previous})
     terms = contrastive(1.0, settings["temperature"]), cross_entropy()
 
     @jax.jit

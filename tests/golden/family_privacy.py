@@ -12,9 +12,10 @@ from fedjax_het.algorithm import ReceiveView, Stage, StageView
 from fedjax_het.engine.round import participation
 from fedjax_het.errors import InputError
 from fedjax_het.privacy import FixedSizeSampling, PoissonSampling
-from fedjax_het.types import Broadcast, ServerView, Upload
+from fedjax_het.types import Broadcast
 from fedjax_het.uplink import _gaussian, gaussian_mechanism
 from tests.golden.cases import Case, Comparison, covers
+from tests.views import server_view
 
 ACCOUNTANT, CALIBRATION = 1e-4, 1e-3  # as the README of the cases says
 
@@ -39,9 +40,7 @@ def run_stage(
     sent = jax.vmap(send)(variables(updates), jnp.arange(num_clients))
     total, sides = jax.tree.map(lambda x: jnp.sum(x, axis=0), (sent.update, sent.side))
     mean = tree.scale(1 / max(num_clients, 1), total)
-    present = jnp.ones(num_clients, bool)
-    uploads = Upload({}, {}, jnp.ones(num_clients), jnp.ones(num_clients))
-    server = ServerView(received, uploads, jnp.arange(num_clients), present, num_clients, None)
+    server = server_view(num_clients)._replace(received=received)
     normals = jnp.zeros(width) if normals is None else jnp.asarray(normals)
 
     def draw(key, like):
@@ -57,7 +56,6 @@ def flat(case: Case) -> Iterator[Comparison]:
     """Weights of clients are applied between clipping and the mechanism, which they cannot exceed."""
     updates, clip, z, normals = (case[name] for name in ("updates", "clip", "noise_multiplier", "standard_normal"))
     sizes, expected = case["layer_sizes"].tolist(), float(case["expected_clients"])
-    case.meta.confirm(clients=len(updates))
     stage = gaussian_mechanism(float(clip), float(z))
     yield case.compare("out", run_stage(stage, updates, expected, normals, sizes=sizes)[0])
     clipped, norms = clip_each(updates, float(clip))
@@ -92,7 +90,6 @@ def clip_each(updates: np.ndarray, clip: float) -> tuple[np.ndarray, np.ndarray]
 def adaptive(case: Case) -> Iterator[Comparison]:
     """With the fraction forced into [0, 1], as in TensorFlow Privacy, and without, as in pfl-research."""
     z, sigma = float(case["noise_multiplier"]), float(case["count_stddev"])
-    case.meta.confirm(clients=case["updates"].shape[1], rounds=len(case["updates"]))
     yield case.compare("value_noise_multiplier", _gaussian.split_noise(z, sigma))
     for prefix, is_bounded, tolerance in (("", True, None), ("pfl_", False, 1e-6)):
         if f"{prefix}out" not in case:

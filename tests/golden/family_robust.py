@@ -4,15 +4,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_het.engine.parallel.update_stack import StackedUpdates
 from fedjax_het.engine.round import server_step
 from fedjax_het.server import aggregators as rules
 from fedjax_het.server.aggregators import _robust_gram as gram_rules
 from fedjax_het.server.aggregators import _robust_steps as steps
 from fedjax_het.server.aggregators._robust_coordinates import median_of_columns
-from fedjax_het.types import Broadcast, ServerView, Upload
 from tests.golden.cases import Case, Comparison, covers
 from tests.golden.replay import aggregate, combine
+from tests.views import server_view
 
 TIED = ("meamed", "mda", "mda_subset", "nnm", "nnm_*", "arc_nnm_trmean", "multikrum_*")  # what ties may leave open
 TIE = 1e-9  # a choice with a relative margin under this is one that rounding makes
@@ -24,9 +23,7 @@ def aggregate_by_all(aggregators: dict, stack: np.ndarray) -> dict[str, np.ndarr
 
     @jax.jit
     def run(stack):
-        uploads = Upload({}, {}, jnp.ones(size), jnp.ones(size))
-        received, present = Broadcast(jnp.zeros((), int), one, {}), jnp.ones(size, bool)
-        view = ServerView(received, uploads, jnp.arange(size), present, size, StackedUpdates({"params": {"w": stack}}))
+        view = server_view(size, updates={"params": {"w": stack}}, shared=one)
         return {
             name: server_step.aggregate(each, None, each.init(one, size), view)[0].update["params"]["w"]
             for name, each in aggregators.items()
@@ -39,7 +36,6 @@ def aggregate_by_all(aggregators: dict, stack: np.ndarray) -> dict[str, np.ndarr
 def byzfl(case: Case):
     stack, f = case["X"], int(case["f"])
     size, gram, everyone = len(stack), jnp.asarray(stack @ stack.T), jnp.ones(len(stack), bool)
-    case.meta.confirm(m=size, d=stack.shape[1], f=f)
     has_nnm_ties = bool(np.any(case["nnm_margin"] < TIE))
 
     # ---- the steps
@@ -131,7 +127,6 @@ def nearest_of(case: Case, name: str, ours: np.ndarray, allowed: np.ndarray) -> 
 def krum_witnesses(case: Case):
     stack, f, k = case["X"], int(case["f"]), int(case["k"])
     gram, everyone, size = jnp.asarray(stack @ stack.T), jnp.ones(len(stack), bool), len(stack)
-    case.meta.confirm(m=size, d=stack.shape[1], f=f, k=k)
     for neighbours in ("paper", "byzfl"):
         scores = gram_rules.krum_scores(gram, everyone, f, neighbours)
         yield case.compare(f"index_{neighbours}", np.argmin(scores))
@@ -153,7 +148,6 @@ def krum_witnesses(case: Case):
 @covers("robust", "cclip_rounds_*")
 def clipping_rounds(case: Case):
     stacks, radius, num_steps = case["X"], float(case["tau"]), int(case["L"])
-    case.meta.confirm(rounds=len(stacks), m=stacks.shape[1], d=stacks.shape[2])
     aggregator, state, results = rules.centred_clipping(radius, num_steps), None, []
     for stack in stacks:
         update, state = aggregate(aggregator, {"params": {"w": stack}}, state=state)
@@ -165,7 +159,6 @@ def clipping_rounds(case: Case):
 @covers("robust", "fltrust_*")
 def trust_bootstrapping(case: Case):
     rows = np.concatenate([case["g0"][None], case["X"]])
-    case.meta.confirm(m=len(rows) - 1, d=rows.shape[1])
     ours = combine(rules.fltrust(0), rows)
     yield case.compare("paper", ours)
     yield case.compare("out", ours, 1e-6)
@@ -177,7 +170,6 @@ def trust_bootstrapping(case: Case):
 @covers("robust", "rfa_official_*")
 def released_geometric_median(case: Case):
     stack, counts, most = case["X"], case["n_samples"], int(case["maxiter"])
-    case.meta.confirm(m=len(stack))
     num_calls, weights = int(case["num_oracle_calls"]), counts / counts.sum()
     options = {"start": "mean", "smoothing": 1e-5, "weighting": "samples"}
     yield case.compare("out", combine(rules.geometric_median(num_steps=most, tolerance=1e-6, **options), stack, counts))
@@ -191,7 +183,6 @@ def released_geometric_median(case: Case):
 @covers("robust", "witness_cw_*")
 def third_party_coordinates(case: Case):
     stack, used = case["X"], int(case["b_used"])
-    case.meta.confirm(m=len(stack), d=stack.shape[1])
     ours = {
         "median": rules.coordinate_median(),
         "trmean": rules.trimmed_mean(used),

@@ -4,20 +4,17 @@ from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
 from typing import Any
 
-# Keys that tell where a file comes from, not what is to be computed. `dtype` is read by `Case.compare`.
+# Keys that need not be read: where a file comes from, and sizes, which the shapes of its arrays settle. `dtype` is read
+# by `Case.compare`.
 DESCRIPTIVE = (
-    "provenance",
-    "kind",
-    "dtype",
-    "note",
-    "notes",
-    "model",
-    "check*",
-    "max_abs_diff_*",
-    "rel_diff_*",
-    "transcription_error",
-    "independent_diff",
-    "agrees_with_*",
+    *("provenance", "kind", "dtype", "note", "notes", "model", "check*", "max_abs_diff_*", "rel_diff_*", "witness_*"),
+    *("transcription_error", "independent_diff", "agrees_with_*", "epsilon_factor", "form", "clipped_steps", "final"),
+    "optimizer_state",
+)
+SIZES = (
+    *("rounds", "clients", "cohort", "steps", "local_steps", "personal_steps", "local_epochs", "batches_per_epoch"),
+    *("batch", "width", "classes", "num_classes", "clusters_per_class", "n_batches", "n_prev", "num_samples", "z_dim"),
+    *("half_width", "B", "K", "N", "c", "d", "f", "h", "k", "m", "nb"),
 )
 
 
@@ -64,6 +61,6 @@ class Metadata(Mapping[str, Any]):
         for key, value in self._values.items():
             if key in self._read:
                 names += value.unread if isinstance(value, Metadata) else []
-            elif self._prefix or not any(fnmatchcase(key, pattern) for pattern in DESCRIPTIVE):
+            elif self._prefix or not any(fnmatchcase(key, pattern) for pattern in (*DESCRIPTIVE, *SIZES)):
                 names.append(f"{self._prefix}{key}")
         return names

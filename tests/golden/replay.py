@@ -12,45 +12,38 @@ import optax
 from fedjax_het.algorithm import Aggregator, Algorithm, LocalUpdate, Memory, Term
 from fedjax_het.client.optimizers import torch_sgd
 from fedjax_het.engine.parallel.layout import Layout, vmapped
-from fedjax_het.engine.parallel.update_stack import StackedUpdates
 from fedjax_het.engine.round import server_step
 from fedjax_het.engine.round.participation import Participation
 from fedjax_het.engine.round.phases import RoundMetrics
 from fedjax_het.engine.round.program import make_round
 from fedjax_het.types import (
-    Broadcast,
     ClientData,
     Examples,
     ForwardPass,
     Model,
     PyTree,
     Rows,
-    ServerView,
     State,
     Trained,
-    Upload,
     Variables,
 )
 from tests.golden.cases import Case
+from tests.views import server_view
 
 
 def aggregate(aggregator: Aggregator, stack: PyTree, num_examples=None, reports=None, round: int = 0, state=None):
     """(the update, the aggregator's state) that an aggregator makes of stacked updates, everyone present."""
     stack = jax.tree.map(jnp.asarray, stack)
     num_clients = jax.tree.leaves(stack)[0].shape[0]
-    counts = jnp.ones(num_clients) if num_examples is None else jnp.asarray(num_examples, float)
     one = jax.tree.map(lambda x: jnp.zeros_like(x[0]), stack)
-    received = Broadcast(jnp.asarray(round), one, {})
-    uploads = Upload({}, reports or {}, counts, jnp.ones(num_clients))
     state = aggregator.init(one, num_clients) if state is None else state
 
     @jax.jit
-    def run(state, received, uploads, stack):
-        updates = StackedUpdates(stack)
-        view = ServerView(received, uploads, jnp.arange(num_clients), counts > 0, num_clients, updates)
+    def run(state, reports, stack, num_examples, round):
+        view = server_view(num_clients, reports, stack, one, num_examples, round)
         return server_step.aggregate(aggregator, None, state, view)
 
-    out, state = run(state, received, uploads, stack)
+    out, state = run(state, reports, stack, num_examples, round)
     return out.update, state
 
 

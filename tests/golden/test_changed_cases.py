@@ -7,7 +7,6 @@ import pytest
 
 from tests.golden.__main__ import Outcome, run_case
 from tests.golden.cases import Case, load_checks
-from tests.golden.family_models import recognised
 from tests.golden.released_rules import adjusted_weights, guided_weights, principal_mean, tournament_mean
 from tests.golden.test_golden import HERE
 
@@ -78,11 +77,6 @@ def test_the_released_rule_of_fedga_agrees_with_its_stored_numbers():
     assert case.compare("weights_official", adjusted_weights(start, gaps, case["step_passed"]), 1e-12).is_ok
 
 
-def test_moon_without_earlier_models_equals_moon_with_mu_zero(hold_changed):
-    """Without earlier models the term is exactly 0, so that the numbers are those of mu = 0."""
-    assert not hold_changed("moon/s3_no_prev_round0", "s_any", {"mu": 0.0}).problems
-
-
 @pytest.mark.parametrize("option", [{"p": [0.2, 0.3, 0.5]}, {"eta_g": 0.5}, {"amp_rounds": None}])
 def test_every_option_in_a_harmofl_file_is_followed(hold_changed, option):
     source = "harmofl/e2e_paper_s70_default"
@@ -96,42 +90,6 @@ def test_every_option_in_a_harmofl_file_is_followed(hold_changed, option):
 def test_an_unread_key_of_meta_is_named(hold_changed):
     outcome = hold_changed("harmofl/gamma_s3_uneven", "gamma_x", {"weights": [1, 2, 3]})
     assert outcome.problems == ["meta key 'weights' of harmofl/gamma_x.npz is not read"]
-    assert "meta key 'N' is 4" in hold_changed("harmofl/gamma_s3_uneven", "gamma_x", {"N": 4}).problems[0]
-
-
-def test_a_network_with_dead_channels_added_trains_alike(hold_changed):
-    """Every convolution of FedRD's case with a channel more that gives zeros: its norm's bias is -1."""
-    arrays = read_arrays("fedrd/local_s3_E2")
-    settings = json.loads(str(arrays.pop("meta")))
-    num_steps = settings["E"] * len(arrays["Y"])
-    wider = {name: _widened(name, values, settings, num_steps) for name, values in arrays.items() if "__" in name}
-    assert not hold_changed("fedrd/local_s3_E2", "local_x", **wider).problems
-
-
-def _widened(name: str, values: np.ndarray, settings: dict, num_steps: int) -> np.ndarray:
-    part, _, key = name.partition("__")
-    if "conv" in key:
-        is_first = key == "layer1.0.conv1.weight"
-        return np.pad(values, ((0, 1), (0, 0 if is_first else 1), (0, 0), (0, 0)))
-    if key == "fc_class.weight":
-        return np.pad(values, ((0, 0), (0, 1)))
-    if key == "fc_class.bias" or key.endswith("tracked"):
-        return values
-    new, velocity = {"weight": 1.0, "bias": -1.0, "running_mean": 0.3, "running_var": 2.0}[key.rpartition(".")[2]], 0.0
-    for _ in range(num_steps if part == "out" else 0):
-        if "running" in key:
-            new *= 0.9
-        else:  # weight decay alone
-            velocity = settings["momentum"] * velocity + settings["weight_decay"] * new
-            new -= settings["lr"] * velocity
-    return np.append(values, new)
-
-
-@pytest.mark.parametrize(("name", "network"), [("resnet18_hw64", "resnet18"), ("harmofl_unet_hw32", "unet")])
-def test_a_network_is_recognised_by_its_keys(name, network):
-    case = Case(HERE / "models" / f"{name}.npz")
-    inputs = np.moveaxis(case["input_nchw"], 1, -1)
-    assert recognised(case, case["logits_eval"].shape[1], inputs)[0] == network
 
 
 def test_a_client_with_a_nan_gap_is_left_out(tmp_path):

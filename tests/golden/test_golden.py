@@ -35,21 +35,44 @@ def test_the_package_agrees_with_every_stored_case(path):
     assert not outcome.problems
 
 
-def test_comparison_detects_a_wrong_number():
-    path = HERE / "fedavg" / "s_random_a.npz"
-    case = Case(path)
-    assert not case.compare("agg_f64", case["agg_f64"] + 1e-6, 1e-9).is_ok
-    assert not case.compare("agg_f64", case["agg_f64"] * float("nan"), 1e-9).is_ok
-    assert not case.compare("agg_f64", case["agg_f64"][:-1], 1e-9).is_ok
+NAN = float("nan")
 
 
-def test_nan_on_both_sides_does_not_agree(tmp_path):
+@pytest.mark.parametrize(
+    ("stored", "ours", "agree"),
+    [
+        ([1.0, 2.0, 3.0], [1.0, 2.0, 3.0 + 2e-9], True),
+        ([1.0, 2.0, 3.0], [1.0, 2.0, 3.0 + 4e-9], False),
+        ([1.0, 2.0, 3.0], [1.0, 2.0], False),
+        ([1.0, NAN, 3.0], [1.0, NAN, 3.0 + 2e-9], True),
+        ([1.0, NAN, 3.0], [1.0, NAN, 3.0 + 4e-9], False),
+        ([1.0, NAN, 3.0], [1.0, 2.0, 3.0], False),
+        ([1.0, 2.0, 3.0], [1.0, NAN, 3.0], False),
+        ([1.0, NAN, 3.0], [NAN, 1.0, 3.0], False),
+        ([1.0, 2.0, np.inf], [1.0, 2.0, np.inf], False),
+    ],
+)
+def test_numbers_agree_relative_to_the_largest_finite_one_and_nan_only_with_nan(tmp_path, stored, ours, agree):
+    np.savez(tmp_path / "any.npz", stored=stored)
+    assert Case(tmp_path / "any.npz").compare("stored", ours, 1e-9).is_ok == agree
+
+
+def test_a_harmofl_case_may_hold_nan_where_the_formula_is_0_over_0(tmp_path):
+    """A mean over the steps of a client that takes none."""
+    paths = {"traj0": np.ones((1, 4)), "traj1": np.arange(12.0).reshape(3, 4)}
+    (tmp_path / "harmofl").mkdir()
+    path = tmp_path / "harmofl" / "gamma_any.npz"
+    for after, is_held in ((NAN, True), (0.0, False)):
+        np.savez(path, **paths, gamma_after=after, gamma_before=after, theta=np.ones(4))
+        assert (not run_case(path)[1].problems) == is_held
+
+
+def test_a_case_without_any_finite_number_fails(tmp_path):
+    (tmp_path / "fedavg").mkdir()
+    path = tmp_path / "fedavg" / "s_any.npz"
     with np.load(HERE / "fedavg" / "s_random_a.npz") as arrays:
-        np.savez(tmp_path / "nan.npz", **dict(arrays) | {"agg_f64": arrays["agg_f64"] * float("nan")})
-    case = Case(tmp_path / "nan.npz")
-    held = case.compare("agg_f64", case["agg_f64"])
-    assert not held.is_ok
-    assert str(held) == "agg_f64: 37 entries of theirs and 37 of ours are not finite, of 37"
+        np.savez(path, **{name: arrays[name] * (NAN if name[0] in "Wa" else 1) for name in arrays if name[0] != "p"})
+    assert run_case(path)[1].problems == ["no finite number was compared"]
 
 
 def test_the_command_lists_failed_and_uncovered_cases(tmp_path, capsys):

@@ -18,8 +18,9 @@ from fedjax_het.engine.round.client_step import Cohort, Common, cohort_data, coh
 from fedjax_het.engine.round.population import with_population
 from fedjax_het.engine.round.program import Round, make_round
 from fedjax_het.server.weightings import stateless
-from fedjax_het.types import Array, Broadcast, ClientData, ForwardPass, Model, Params, State, Variables
+from fedjax_het.types import Array, Broadcast, ClientData, ForwardPass, Params, State, Variables
 from tests.golden.cases import Case
+from tests.golden.networks import network
 from tests.golden.replay import client_data, fixed_cohort
 
 ONE_BY_ONE = {"batch_size": 1, "shuffle": False}
@@ -48,6 +49,14 @@ class Toy:
         order = np.argsort(np.concatenate([np.flatnonzero(self.parts == part) for part in known]))
         return jnp.concatenate([flat[LEAVES[part]] for part in known], axis=-1)[..., order]
 
+    def shared(self, states: Sequence[State]) -> np.ndarray:
+        """The server's models after each round."""
+        return np.stack([self.vector(state.server.shared["params"]) for state in states])
+
+    def own(self, states: Sequence[State]) -> np.ndarray:
+        """The clients' own models that they remember as "own", [rounds, clients, d]."""
+        return np.stack([self.vector(state.clients.memory["own"]["params"]) for state in states])
+
     def objective(self, forward: ForwardPass) -> Array:
         """The batch's inputs are (tape, h); the gradient is h p + tape."""
         tape, curvature = jnp.split(forward.batch.mask @ forward.batch.inputs, 2)
@@ -56,13 +65,8 @@ class Toy:
 
     def round(self, algorithm: Algorithm, num_clients: int, cohort_size: int) -> Round:
         algorithm = replace(algorithm, objective=(self.objective, *algorithm.objective[1:]))
-        model = Model(
-            init=lambda key, inputs: {"params": self.leaves(self.start)},
-            encode=lambda variables, inputs, context: ((inputs, {}), {}),
-            classify=lambda params, features: features,
-            layers=lambda inputs: {},
-        )
-        return make_round(algorithm, model, num_clients, participation=fixed_cohort(range(cohort_size)))
+        start = {"params": self.leaves(self.start)}
+        return make_round(algorithm, network(start), num_clients, participation=fixed_cohort(range(cohort_size)))
 
     def data(self, tapes: np.ndarray, curvatures: np.ndarray, cohort: Sequence[int] | None = None) -> ClientData:
         """Client cohort[s] has the gradients tapes[s] [steps, d], one after the other; without a cohort, client s."""
@@ -76,7 +80,7 @@ class Toy:
     def replay(
         self, algorithm: Algorithm, case: Case, tapes: np.ndarray | None = None, state: State | None = None
     ) -> list[State]:
-        """The states after each round; `tapes` [rounds, slots, steps, d] in place of the case's."""
+        """The states after each round; `tapes` [rounds, slots, steps, d] replace the case's."""
         tapes, cohorts = case["tapes"] if tapes is None else tapes, case["selected"]
         round = self.round(algorithm, len(case["h"]), cohorts.shape[1])
         data = [self.data(*each) for each in zip(tapes, [case["h"]] * len(tapes), cohorts, strict=True)]
@@ -124,8 +128,10 @@ def completed(states: Sequence[State]) -> Params:
 
 def stored_weighting(case: Case):
     """The name of the case's weighting, or a weighting by its numbers of samples, whatever the tapes' length."""
-    if case.meta["weights"] == "uniform":
-        return "uniform"
+    return "uniform" if case.meta["weights"] == "uniform" else by_samples(case)
+
+
+def by_samples(case: Case):
     counts = jnp.asarray(case["n_samples"], float)
     return stateless(lambda view: counts[view.cohort])
 
