@@ -1,4 +1,4 @@
-"""What clients, objectives and servers see, with nothing in it that a check does not give."""
+"""Views of clients and servers, and forward passes, in which everything that a test does not give is empty."""
 
 import jax.numpy as jnp
 import numpy as np
