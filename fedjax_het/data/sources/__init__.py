@@ -6,17 +6,15 @@ from collections.abc import Callable
 
 from fedjax_het.data.dataset import Dataset
 from fedjax_het.data.sources._arrays import arrays
-from fedjax_het.data.sources._benchmarks import cinic10, svhn, tiny_imagenet
 from fedjax_het.data.sources._characters import texts
+from fedjax_het.data.sources._class_folders import cinic10, digits_dg, office_caltech10, office_home, pacs, vlcs
 from fedjax_het.data.sources._clinical import heart_disease, tcga_brca
-from fedjax_het.data.sources._domain_generalization import digits_dg, office_home, pacs, vlcs
-from fedjax_het.data.sources._fedbn import digits5, office_caltech10
-from fedjax_het.data.sources._file_lists import camelyon17, covid_fl, mini_domainnet, retina
+from fedjax_het.data.sources._digits import digits, digits5, svhn
+from fedjax_het.data.sources._file_lists import camelyon17, covid_fl, mini_domainnet, retina, tiny_imagenet
 from fedjax_het.data.sources._folders import folders
 from fedjax_het.data.sources._leaf import femnist, shakespeare
 from fedjax_het.data.sources._nuclei import nuclei
 from fedjax_het.data.sources._prostate import prostate
-from fedjax_het.data.sources._sklearn_digits import digits
 from fedjax_het.data.sources._tables import convert, table
 from fedjax_het.data.sources._tfds import tfds
 from fedjax_het.errors import InputError, nearest

@@ -4,16 +4,16 @@ import io
 import math
 import pickle
 import struct
-from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple, cast
 
 import numpy as np
 
 from fedjax_het._internal.regular_files import read_regular
-from fedjax_het.data.dataset import Dataset, assemble
+from fedjax_het.data.dataset import Dataset
+from fedjax_het.data.sources._assembly import Part, assemble_parts
 from fedjax_het.data.sources._image_listing import list_entries
-from fedjax_het.data.sources._images import conform_images, decoding_options
+from fedjax_het.data.sources._images import decoding_options
 from fedjax_het.data.sources._io_errors import report_read_errors, require_path
 from fedjax_het.data.sources._npz import read_npz_directory, read_npz_file
 from fedjax_het.errors import InputError
@@ -45,30 +45,31 @@ def arrays(path: str, title: str | None = None, size: int | None = None, channel
         return read_npz_file(place, title, size, channels)
     if list_entries(place, ".npz"):
         return read_npz_directory(place, title, size, channels)
-    dataset = None
-    if any((place / f"{_TRAIN_IMAGES}{suffix}").exists() for suffix in ("", ".gz")):
-        dataset = _read_idx_directory(place, title or place.name)
-    elif layout := next((each for each in _CIFAR_LAYOUTS if (place / each.train[0]).is_file()), None):
-        dataset = _read_cifar(place, title or place.name, layout)
-    if dataset is not None:
-        return replace(dataset, inputs=conform_images(dataset.inputs, size, channels))
+    name = title or place.name
+    if any((place / f"{_IDX_FILES[0][1]}{suffix}").exists() for suffix in ("", ".gz")):
+        parts = [
+            Part(images, _read_idx(place, images), _read_idx(place, labels), split)
+            for split, images, labels in _IDX_FILES
+        ]
+        return assemble_parts(name, parts, size, channels)
+    if layout := next((each for each in _CIFAR_LAYOUTS if (place / each.train[0]).is_file()), None):
+        read = _read_cifar_binary if layout.num_label_bytes else _read_cifar_python
+        files = [*(("train", file) for file in layout.train), ("test", layout.test)]
+        parts = [Part(file, *read(place / file, layout), split) for split, file in files]
+        return assemble_parts(name, parts, size, channels, class_names=_read_cifar_names(place / layout.names, layout))
     raise InputError(
         f"{place} holds no arrays that can be read. Looked for: a .npz file; or in a directory *.npz, "
-        f"{_TRAIN_IMAGES}[.gz], data_batch_1[.bin] and train[.bin]. Give the path of the directory that holds them, "
+        f"{_IDX_FILES[0][1]}[.gz], data_batch_1[.bin] and train[.bin]. Give the path of the directory that holds them, "
         "or use the source 'folders' for image files."
     )
 
 
 # ---- MNIST -----------------------------------------------------------------------------------------------------------
-_TRAIN_IMAGES = "train-images-idx3-ubyte"
-_IDX_FILES = ((_TRAIN_IMAGES, "train-labels-idx1-ubyte"), ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"))
+_IDX_FILES = (
+    ("train", "train-images-idx3-ubyte", "train-labels-idx1-ubyte"),
+    ("test", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"),
+)
 _UNSIGNED_BYTES = 0x08
-
-
-def _read_idx_directory(path: Path, name: str) -> Dataset:
-    (train, train_labels), (test, test_labels) = ([_read_idx(path, file) for file in pair] for pair in _IDX_FILES)
-    is_test = np.arange(len(train) + len(test)) >= len(train)
-    return assemble(name, np.concatenate([train, test]), np.concatenate([train_labels, test_labels]), is_test=is_test)
 
 
 def _read_idx(folder: Path, file: str) -> np.ndarray:
@@ -108,20 +109,6 @@ _CIFAR_LAYOUTS = (
 )
 
 
-def _read_cifar(path: Path, name: str, layout: _CifarLayout) -> Dataset:
-    read = _read_cifar_binary if layout.num_label_bytes else _read_cifar_python
-    pixels, labels = zip(*[read(path / file, layout) for file in (*layout.train, layout.test)], strict=True)
-    num = sum(len(each) for each in labels)
-    images = np.concatenate(pixels).reshape(num, 3, 32, 32).transpose(0, 2, 3, 1)
-    return assemble(
-        name,
-        np.ascontiguousarray(images),
-        np.concatenate(labels),
-        class_names=_read_cifar_names(path / layout.names, layout),
-        is_test=np.arange(num) >= num - len(labels[-1]),
-    )
-
-
 def _read_cifar_binary(path: Path, layout: _CifarLayout) -> tuple[np.ndarray, np.ndarray]:
     with report_read_errors(path):
         data = np.fromfile(path, np.uint8)
@@ -131,7 +118,8 @@ def _read_cifar_binary(path: Path, layout: _CifarLayout) -> tuple[np.ndarray, np
             f"{path} holds {len(data)} bytes, not a multiple of {size}. It is cut short; download it again."
         )
     records = data.reshape(-1, size)
-    return records[:, layout.num_label_bytes :], records[:, layout.num_label_bytes - 1].astype(np.int32)
+    labels = records[:, layout.num_label_bytes - 1].astype(np.int32)
+    return _to_cifar_images(records[:, layout.num_label_bytes :]), labels
 
 
 def _read_cifar_python(path: Path, layout: _CifarLayout) -> tuple[np.ndarray, np.ndarray]:
@@ -142,7 +130,11 @@ def _read_cifar_python(path: Path, layout: _CifarLayout) -> tuple[np.ndarray, np
         raise InputError(
             f"{path}: data is {pixels.dtype} {pixels.shape} for {len(labels)} labels, not [n, {_CIFAR_PIXELS}]."
         )
-    return pixels, labels
+    return _to_cifar_images(pixels), labels
+
+
+def _to_cifar_images(pixels: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(pixels.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1))
 
 
 def _read_cifar_names(path: Path, layout: _CifarLayout) -> list[str] | None:

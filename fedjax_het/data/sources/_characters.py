@@ -9,7 +9,8 @@ import numpy as np
 
 from fedjax_het._internal.regular_files import read_text
 from fedjax_het.data.dataset import Dataset
-from fedjax_het.data.sources._image_listing import assemble_by_name, list_entries
+from fedjax_het.data.sources._assembly import assemble_by_name
+from fedjax_het.data.sources._image_listing import list_entries
 from fedjax_het.data.sources._io_errors import report_read_errors, require_path
 from fedjax_het.errors import InputError
 from fedjax_het.labels import PADDING

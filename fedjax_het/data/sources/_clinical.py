@@ -1,24 +1,24 @@
 """Clinical tables as in FLamby: heart disease in four hospitals, breast cancer survival in six regions."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 
 from fedjax_het.data.dataset import Dataset
-from fedjax_het.data.sources._image_listing import assemble_by_name, read_csv, read_csv_columns
-from fedjax_het.data.sources._io_errors import report_read_errors, require_dataset
+from fedjax_het.data.sources._assembly import Part, assemble_by_name, assemble_parts
+from fedjax_het.data.sources._image_listing import parse_numbers, read_csv, read_csv_columns, read_table
+from fedjax_het.data.sources._io_errors import require_dataset
 from fedjax_het.errors import InputError
 from fedjax_het.validation import validate_arguments
 
 _HEART_URL = "https://archive.ics.uci.edu/dataset/45/heart+disease"
 _CENTERS = ("cleveland", "hungarian", "switzerland", "va")
 _NUM_COLUMNS = 14
-_NUMBERS = (0, 1, 3, 4, 5, 7, 8, 9)  # age, sex, pressure, cholesterol, sugar, heart rate, angina, depression
-_PAIN, _ECG, _DIAGNOSIS = 2, 6, 13
-_CATEGORIES = {_PAIN: (1, 2, 3, 4), _ECG: (0, 1, 2)}
+# Age, sex, pressure, cholesterol, sugar, heart rate, angina and depression; chest pain, electrocardiogram, diagnosis.
+_USED = (0, 1, 3, 4, 5, 7, 8, 9, 2, 6, 13)
+_PAINS, _ECGS = (1, 2, 3, 4), (0, 1, 2)
 _TEST_FRACTION, _SPLIT_SEED = 1 - 0.66, 43  # FLamby's
-_LEAST = 1e-9  # FLamby adds it to deviations
+_MIN_DEVIATION = 1e-9  # FLamby adds it to deviations
 _BRCA_URL = "https://github.com/owkin/FLamby/tree/main/flamby/datasets/fed_tcga_brca"
 _REGIONS = ("northeast", "south", "west", "midwest", "europe", "canada")  # in numeric order
 _BRCA_SPLIT = ("train_test_split.csv", "dataset_creation_scripts/train_test_split.csv")
@@ -45,53 +45,35 @@ def heart_disease(path: str, scaled: bool = True) -> Dataset:
         Ogier du Terrail et al., FLamby, NeurIPS Datasets and Benchmarks 2022. arXiv:2210.04620. Detrano et al., 1989.
     """
     place = require_dataset(path, "Heart Disease", _HEART_URL)
-    inputs, labels, is_test = [], [], []
+    parts = []
     for center in _CENTERS:
-        table = _read_patients(place / f"processed.{center}.data")
-        features, label = _encode_features(table), (table[:, _DIAGNOSIS] > 0).astype(np.int32)
-        held = _draw_test(label)
+        file = place / f"processed.{center}.data"
+        table = _read_patients(file)
+        numbers, pain, ecg, diagnosis = np.split(table, [-3, -2, -1], axis=1)
+        features = np.concatenate([numbers, pain == _PAINS[1:], ecg == _ECGS[1:]], axis=1).astype(np.float32)
+        labels = (diagnosis[:, 0] > 0).astype(np.int32)
+        is_test = _draw_test(labels)
         if scaled:
-            train = features[~held]
-            features = (features - train.mean(axis=0)) / (train.std(axis=0, ddof=1) + _LEAST)
-        inputs.append(features)
-        labels.append(label)
-        is_test.append(held)
-    return assemble_by_name(
-        "heart_disease",
-        np.concatenate(inputs),
-        np.concatenate(labels),
-        class_names=("healthy", "disease"),
-        domains=[center for center, label in zip(_CENTERS, labels, strict=True) for _ in label],
-        splits=np.where(np.concatenate(is_test), "test", "train").tolist(),
-    )
+            train = features[~is_test]
+            features = (features - train.mean(axis=0)) / (train.std(axis=0, ddof=1) + _MIN_DEVIATION)
+        parts.append(Part(file, features, labels, np.where(is_test, "test", "train").tolist(), center))
+    return assemble_parts("heart_disease", parts, class_names=("healthy", "disease"))
 
 
 def _read_patients(file: Path) -> np.ndarray:
-    """[patient, column]: NaN in dropped columns; patients with other missing values are left out."""
-    used = [*_NUMBERS, _PAIN, _ECG, _DIAGNOSIS]
+    """[patient, used column]; patients with missing values in these columns are left out."""
     rows = []
     for line, cells in read_csv(file):
         if len(cells) != _NUM_COLUMNS:
             raise InputError(f"{file}, line {line}: {len(cells)} values, not {_NUM_COLUMNS}. Download the file again.")
-        row = np.full(_NUM_COLUMNS, np.nan)
-        for column in used:
-            try:
-                row[column] = np.nan if cells[column] == "?" else float(cells[column])
-            except ValueError:
-                raise InputError(f"{file}, line {line}: '{cells[column]}' is no number. Download it again.") from None
-        for column, known in _CATEGORIES.items():
-            if not np.isnan(row[column]) and row[column] not in known:
-                raise InputError(f"{file}, line {line}: value {column + 1} is {row[column]:g}, not one of {known}.")
-        if not np.isnan(row[used]).any():
-            rows.append(row)
+        row = parse_numbers(file, line, [cells[column] for column in _USED], missing="?")
+        for what, value, known in (("chest pain", row[-3], _PAINS), ("electrocardiogram", row[-2], _ECGS)):
+            if not np.isnan(value) and value not in known:
+                raise InputError(f"{file}, line {line}: {what} is {value:g}, not one of {known}. Download it again.")
+        rows += [] if np.isnan(row).any() else [row]
     if len(rows) < 3:
         raise InputError(f"{file} holds {len(rows)} patients without missing values. Download it again.")
     return np.array(rows)
-
-
-def _encode_features(table: np.ndarray) -> np.ndarray:
-    indicators = [table[:, [column]] == known[1:] for column, known in _CATEGORIES.items()]
-    return np.concatenate([table[:, _NUMBERS], *indicators], axis=1).astype(np.float32)
 
 
 def _draw_test(labels: np.ndarray) -> np.ndarray:
@@ -131,7 +113,7 @@ def tcga_brca(path: str) -> Dataset:
     listing = next((place / each for each in _BRCA_SPLIT if (place / each).is_file()), None)
     if listing is None:
         raise InputError(f"{place} holds no {' and no '.join(_BRCA_SPLIT)}. They are published at {_BRCA_URL}")
-    by_patient = dict(_read_survival(place / "brca.csv"))
+    by_patient = _read_survival(place / "brca.csv")
     rows, regions, splits = [], [], []
     for line, (patient, fold) in read_csv_columns(listing, ("pid", "fold2")):
         split, _, region = fold.partition("_")
@@ -142,8 +124,6 @@ def tcga_brca(path: str) -> Dataset:
         rows.append(by_patient[patient])
         regions.append(_REGIONS[int(region)])
         splits.append(split)
-    if not rows:
-        raise InputError(f"{listing} lists no patients. Download it again.")
     table, left_out = np.array(rows), len(by_patient) - len(rows)
     has_event, days = table[:, -2] == 1, table[:, -1]
     return assemble_by_name(
@@ -157,20 +137,17 @@ def tcga_brca(path: str) -> Dataset:
     )
 
 
-def _read_survival(file: Path) -> Iterator[tuple[str, list[float]]]:
-    """(patient, features, E and T) of each line."""
-    with report_read_errors(file):
-        lines = read_csv(file)
-        _, header = next(lines)
+def _read_survival(file: Path) -> dict[str, np.ndarray]:
+    """{patient: features, E and T}."""
+    header, lines = read_table(file)
     if header[:1] != ["pid"] or header[-2:] != ["E", "T"]:
         raise InputError(f"{file} has no columns pid, ..., E, T, in this order. It is published at {_BRCA_URL}")
+    patients = {}
     for line, cells in lines:
-        try:
-            numbers = [float(cell) for cell in cells[1:]]
-        except ValueError:
-            numbers = []
-        if len(cells) != len(header) or len(numbers) + 1 != len(cells) or not np.isfinite(numbers).all():
-            raise InputError(f"{file}, line {line} has other than {len(header) - 1} numbers. Download it again.")
+        numbers = parse_numbers(file, line, cells[1:])
         if numbers[-2] not in (0, 1) or numbers[-1] < 0:
-            raise InputError(f"{file}, line {line}: E, T are {numbers[-2:]}, not 0 or 1 and 0 or more. Download it.")
-        yield cells[0], numbers
+            raise InputError(
+                f"{file}, line {line}: E, T are {numbers[-2:].tolist()}, not 0 or 1 and 0 or more. Download it."
+            )
+        patients[cells[0]] = numbers
+    return patients

@@ -1,9 +1,10 @@
-"""Data sets with file lists or tables: Mini-DomainNet, Retina, COVID-FL and Camelyon17."""
+"""Data sets with file lists or tables: Mini-DomainNet, Tiny-ImageNet, Retina, COVID-FL and Camelyon17."""
 
 from pathlib import Path
 
 import numpy as np
 
+from fedjax_het._internal.regular_files import read_text
 from fedjax_het.data.dataset import Dataset
 from fedjax_het.data.encoding import number_names, sort_naturally
 from fedjax_het.data.sources._image_listing import (
@@ -12,6 +13,8 @@ from fedjax_het.data.sources._image_listing import (
     check_shared_classes,
     image_dataset,
     list_entries,
+    list_image_files,
+    list_subfolders,
     note_size,
     parse_count,
     read_csv,
@@ -23,6 +26,7 @@ from fedjax_het.data.sources._io_errors import report_read_errors, require_datas
 from fedjax_het.data.sources._npy import map_npy
 from fedjax_het.data.splitting import draw_stratified
 from fedjax_het.errors import InputError
+from fedjax_het.validation import Count, validate_arguments
 
 # ---- DomainNet -------------------------------------------------------------------------------------------------------
 _DOMAINNET_URL = (
@@ -76,16 +80,55 @@ def _read_domain_lists(root: Path, lists: str, domain: str, names: dict[int, str
     for split in ("train", "test"):
         file = root / lists / f"{domain}_{split}.txt"
         for row in read_split_list(file, root):
-            name = Path(row.path).parent.name
+            name, label = Path(row.path).parent.name, int(row.label)
             if not row.path.startswith(f"{domain}/"):
                 raise InputError(f"{file}, line {row.line}: {row.path} is of another domain than its list.")
-            if (names.setdefault(row.label, name), labels.setdefault(name, row.label)) != (name, row.label):
+            if (names.setdefault(label, name), labels.setdefault(name, label)) != (name, label):
                 raise InputError(
-                    f"{file}, line {row.line}: label {row.label} for {name}, but elsewhere {row.label} is "
-                    f"{names[row.label]} and {name} is {labels[name]}. Correct the lists."
+                    f"{file}, line {row.line}: label {label} for {name}, but elsewhere {label} is {names[label]} and "
+                    f"{name} is {labels[name]}. Correct the lists."
                 )
             entries.append(ImageEntry(str(root / row.path), name, domain, split))
     return entries
+
+
+# ---- Tiny-ImageNet ---------------------------------------------------------------------------------------------------
+_TINY_URL = "http://cs231n.stanford.edu/tiny-imagenet-200.zip"
+
+
+@validate_arguments
+def tiny_imagenet(path: str, size: Count | None = None, cache: str | None = None) -> Dataset:
+    """Read Tiny-ImageNet, 200 classes of 64 x 64 images, in its published layout; val is used as the test split.
+
+    train/<class>/images/<image>, val/images/<image> with val/val_annotations.txt, whose lines start with file and
+    class, and wnids.txt with the classes in order. The images in test/ have no published labels and are skipped.
+
+    Args:
+        path: The folder tiny-imagenet-200, or its parent.
+        size: The side length to which images are resized.
+        cache: The cache folder for decoded images, see `folders`.
+
+    Raises:
+        InputError: A file is missing, or the class of an image is not in wnids.txt.
+    """
+    root = require_dataset(path, "Tiny-ImageNet", _TINY_URL, "wnids.txt", "tiny-imagenet-200")
+    classes = read_text(root / "wnids.txt").split()
+    entries = []
+    for folder in list_subfolders(root / "train"):
+        if folder.name not in classes:
+            raise InputError(f"{folder} is of no class in wnids.txt. Remove it, or restore wnids.txt.")
+        if not (files := list_image_files(folder / "images")):
+            raise InputError(f"{folder} holds no images/ with images. Restore them from {_TINY_URL}")
+        entries += [ImageEntry(str(file), folder.name, "all") for file in files]
+    if not entries:
+        raise InputError(f"{root} holds no train/<class>/images/. Tiny-ImageNet is published at {_TINY_URL}")
+    listing, folder = root / "val" / "val_annotations.txt", root / "val" / "images"
+    for row in read_split_list(listing, folder, r"(\S+)\s+(\S+).*"):
+        if row.label not in classes:
+            raise InputError(f"{listing}, line {row.line}: '{row.label}' is no class in wnids.txt. Correct it.")
+        entries.append(ImageEntry(str(folder / row.path), row.label, "all", "test"))
+    notes = ["the test split is the published validation split", *note_size(entries, 110_000)]
+    return image_dataset("tiny_imagenet", entries, size=size, cache=cache, class_names=classes, notes=notes)
 
 
 # ---- Retina and COVID-FL, in the layout of the SSL-FL benchmark ------------------------------------------------------
@@ -144,17 +187,24 @@ def _read_ssl_fl(name: str, title: str, path: str, split: str, size: int | None,
         if len(cells) < 2:
             raise InputError(f"{root / 'labels.csv'}, line {line}: '{cells[0]}' is not '<file>,<label>'. Correct it.")
         labels[cells[0]] = str(parse_count(root / "labels.csv", line, "the label", cells[1]))
-    exists = (root / split).is_dir()
-    lists = {file.stem: file for file in list_entries(require_path(root / split), ".csv")} if exists else {}
-    if not lists:
+    listings = list_entries(require_path(root / split), ".csv") if (root / split).is_dir() else []
+    if not listings:
         others = ", ".join(str(each.relative_to(root)) for each in sorted(root.glob("*_clients/*")) if each.is_dir())
         raise InputError(f"{root / split} holds no lists of clients. There are {others or 'none'} in {root}.")
-    parts = [(client, "train", lists[client]) for client in sort_naturally(lists)]
+    lists = {file.stem: file for file in listings}
     entries, notes = [], [f"clients by the lists in {root / split}"]
-    for domain, folder, file in [*parts, ("test", "test", root / "test.csv")]:
-        files, num_repeated = _read_client_list(file, root / folder, labels)
-        entries += [ImageEntry(str(root / folder / each), labels[each], domain, folder) for each in files]
-        notes += [f"{file.name} repeats {num_repeated} lines, which count once"] if num_repeated else []
+    for file, folder in [*((lists[client], "train") for client in sort_naturally(lists)), (root / "test.csv", "test")]:
+        lines = [(line, cells[0]) for line, cells in read_csv(file)]
+        check_files_exist(file, ((line, str(root / folder / name)) for line, name in lines))
+        for line, name in lines:
+            if name not in labels:
+                raise InputError(
+                    f"{file}, line {line}: labels.csv has no label for {name}. Add it, or delete the line."
+                )
+        files = dict.fromkeys(name for _, name in lines)
+        entries += [ImageEntry(str(root / folder / name), labels[name], file.stem, folder) for name in files]
+        if num_repeated := len(lines) - len(files):
+            notes.append(f"{file.name} repeats {num_repeated} lines, which count once")
     largest = max(map(int, labels.values()), default=0)
     return image_dataset(
         name,
@@ -165,17 +215,6 @@ def _read_ssl_fl(name: str, title: str, path: str, split: str, size: int | None,
         notes=notes,
         read=_read_image_or_array,
     )
-
-
-def _read_client_list(listing: Path, folder: Path, labels: dict[str, str]) -> tuple[list[str], int]:
-    """(the files of a list, the number of repeated lines)."""
-    lines = [(line, cells[0]) for line, cells in read_csv(listing)]
-    check_files_exist(listing, ((line, str(folder / file)) for line, file in lines))
-    for line, file in lines:
-        if file not in labels:
-            raise InputError(f"{listing}, line {line}: labels.csv has no label for {file}. Add it, or delete the line.")
-    files = list(dict.fromkeys(file for _, file in lines))
-    return files, len(lines) - len(files)
 
 
 def _read_image_or_array(path: str, size: int | None, channels: int | None) -> np.ndarray:
@@ -225,8 +264,6 @@ def camelyon17(path: str, size: int | None = None, cache: str | None = None) -> 
     root = require_dataset(path, "Camelyon17-WILDS", _CAMELYON17_URL, "metadata.csv", "camelyon17_v1.0")
     table = root / "metadata.csv"
     rows = [(line, _parse_patch(table, line, cells)) for line, cells in read_csv_columns(table, _CAMELYON17_COLUMNS)]
-    if not rows:
-        raise InputError(f"{table} has no rows. Download it again from {_CAMELYON17_URL}")
     check_files_exist(table, ((line, entry.path) for line, entry in rows))
     entries = [entry for _, entry in rows]
     return image_dataset(

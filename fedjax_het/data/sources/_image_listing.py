@@ -2,26 +2,22 @@
 
 import csv
 import os
+import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from fedjax_het._internal.regular_files import read_text
-from fedjax_het.data.dataset import Dataset, assemble
+from fedjax_het.data.dataset import Dataset
+from fedjax_het.data.sources._assembly import SPLITS, assemble_by_name
 from fedjax_het.data.sources._decode_cache import decode_once
 from fedjax_het.data.sources._images import IMAGE_SUFFIXES, decoding_options, read_image
 from fedjax_het.data.sources._io_errors import report_read_errors
 from fedjax_het.errors import InputError, nearest
 
-SPLITS = {
-    **dict.fromkeys(("train", "training"), "train"),
-    **dict.fromkeys(("valid", "val", "validation", "crossval"), "valid"),
-    **dict.fromkeys(("test", "testing"), "test"),
-}
-"""Names of splits in folders and lists of data sets -> "train", "valid" or "test"."""
 _LITTER = ("__macosx", "thumbs.db", "desktop.ini")  # system files besides hidden files
 
 
@@ -131,22 +127,6 @@ def _check_no_duplicates(entries: Sequence[ImageEntry]) -> None:
             )
 
 
-def assemble_by_name(
-    name: str,
-    inputs: np.ndarray,
-    labels: Any,
-    *,
-    splits: Iterable[str],
-    **fields: Any,
-) -> Dataset:
-    """`assemble` a data set given the split name of every example, in any spelling of `SPLITS`."""
-    splits = [split.lower() for split in splits]
-    if (unknown := next((split for split in splits if split not in SPLITS), None)) is not None:
-        raise InputError(f"{name}: no split is called '{unknown}'. {nearest(unknown, SPLITS)}")
-    is_valid, is_test = (np.array([SPLITS[split] == part for split in splits], bool) for part in ("valid", "test"))
-    return assemble(name, inputs, labels, is_valid=is_valid, is_test=is_test, **fields)
-
-
 def check_shared_classes(name: str, entries: Iterable[ImageEntry], alternative: str = "") -> None:
     """Raise InputError for a class in a single domain, usually a misspelled folder; `alternative` ends the advice."""
     counts = Counter((entry.domain, entry.label) for entry in entries)
@@ -170,23 +150,23 @@ def note_size(entries: Sequence[object], num: int) -> list[str]:
 
 
 class ListedFile(NamedTuple):
-    """One line "<path> <label>" of a split list."""
+    """One line "<path> <label>" of a list."""
 
     line: int  # from 1
     path: str  # as in the list: <domain>/<class>/<file>
-    label: int
+    label: str
 
 
-def read_split_list(file: Path, root: Path) -> list[ListedFile]:
-    """Read a split list of files below `root`; file names may contain spaces, blank lines are skipped."""
+def read_split_list(file: Path, root: Path, pattern: str = r"(.+) (\d+)") -> list[ListedFile]:
+    """Read a list of files below `root` with their labels; blank lines are skipped."""
     with report_read_errors(file):
         lines = read_text(file).splitlines()
     rows = []
     for line, text in enumerate(map(str.strip, lines), start=1):
-        path, _, label = text.rpartition(" ")
-        if text and not (path and label.isdecimal()):
+        match = re.fullmatch(pattern, text)
+        if text and not match:
             raise InputError(f"{file}, line {line}: '{text}' is not '<file> <label>'. Correct the line.")
-        rows += [ListedFile(line, path.strip(), int(label))] if text else []
+        rows += [ListedFile(line, match[1].strip(), match[2])] if match else []
     check_files_exist(file, ((row.line, str(root / row.path)) for row in rows))
     return rows
 
@@ -198,31 +178,46 @@ def read_csv(path: Path) -> Iterator[tuple[int, list[str]]]:
         yield from ((reader.line_num, [cell.strip() for cell in cells]) for cells in reader if any(cells))
 
 
-def read_csv_columns(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
-    """(line, the cells of these columns) of every line of a table with a header."""
-    lines = read_csv(path)
-    header = next(lines, (0, []))[1]
+def read_table(path: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
+    """(the names of the columns, (line, cells) of every other nonblank line)."""
+    (_, header), *lines = [*read_csv(path)] or [(0, [])]
+    if not lines:
+        raise InputError(f"{path} has no rows below a header. Give the path of a table that has.")
+    for line, cells in lines:
+        if len(cells) != len(header):
+            raise InputError(f"{path}, line {line}: {len(cells)} cells for {len(header)} columns. Correct the line.")
+    return header, lines
+
+
+def read_csv_columns(path: Path, columns: Sequence[str]) -> list[tuple[int, list[str]]]:
+    """(line, the cells of these columns) of every line of a table."""
+    header, lines = read_table(path)
     for column in columns:
         if column not in header:
             raise InputError(f"{path} has no column '{column}'. {nearest(column, header)}")
     places = [header.index(column) for column in columns]
-    for line, cells in lines:
-        if len(cells) <= max(places):
-            raise InputError(
-                f"{path}, line {line}: {len(cells)} cells for {len(header)} columns. Download the file again."
-            )
-        yield line, [cells[place] for place in places]
+    return [(line, [cells[place] for place in places]) for line, cells in lines]
+
+
+def parse_numbers(path: Path, line: int, cells: Iterable[str], missing: str | None = None) -> np.ndarray:
+    """Parse finite numbers; NaN for `missing`."""
+    numbers = []
+    for cell in cells:
+        try:
+            number = np.nan if cell == missing else float(cell)
+        except ValueError:
+            number = np.inf
+        if np.isinf(number) or (np.isnan(number) and cell != missing):
+            raise InputError(f"{path}, line {line}: '{cell}' is not a finite number. Correct it, or download the file.")
+        numbers.append(number)
+    return np.array(numbers)
 
 
 def parse_count(path: Path, line: int, what: str, text: str) -> int:
     """Parse a nonnegative integer, written 1 or 1.0."""
-    try:
-        number = float(text)
-    except ValueError:
-        number = -1.0
-    if number < 0 or number != int(number):
+    if not re.fullmatch(r"\d+(\.0*)?", text):
         raise InputError(f"{path}, line {line}: {what} is '{text}', not a whole number from 0. Correct the line.")
-    return int(number)
+    return int(float(text))
 
 
 def check_files_exist(listing: Path, paths: Iterable[tuple[int, str]]) -> None:

@@ -9,9 +9,10 @@ import numpy as np
 
 from fedjax_het._internal.regular_files import read_text
 from fedjax_het.data.dataset import Dataset
+from fedjax_het.data.sources._assembly import assemble_by_name
 from fedjax_het.data.sources._characters import count_note, encode_characters, find_alphabet
 from fedjax_het.data.sources._decode_cache import Chunk, decode_once
-from fedjax_het.data.sources._image_listing import assemble_by_name, list_entries
+from fedjax_het.data.sources._image_listing import list_entries
 from fedjax_het.data.sources._io_errors import report_read_errors, require_dataset
 from fedjax_het.errors import InputError
 from fedjax_het.validation import Count, CountOrZero, validate_arguments

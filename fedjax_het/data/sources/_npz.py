@@ -1,15 +1,15 @@
 """NumPy's .npz files, one file or a directory with a file per domain, and arrays by name in Python."""
 
 import zipfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from fedjax_het.data.dataset import Dataset
-from fedjax_het.data.sources._image_listing import SPLITS, assemble_by_name, list_entries
-from fedjax_het.data.sources._images import conform_images, resize_mask
+from fedjax_het.data.sources._assembly import SPLITS, Part, assemble_parts, check_agreement
+from fedjax_het.data.sources._image_listing import list_entries
 from fedjax_het.data.sources._io_errors import report_read_errors
 from fedjax_het.data.sources._npy import check_header
 from fedjax_het.errors import InputError
@@ -29,20 +29,8 @@ _KEYS = "images with labels or masks; or for each part train_images, train_label
 
 
 class _Contents(NamedTuple):
-    inputs: np.ndarray
-    labels: np.ndarray
-    splits: Sequence[str]  # [n]
-    domains: Any  # [n] names, or integers
-    domain_names: list[str] | None
-    class_names: list[str] | None
-    notes: list[str]
-
-
-_FORMS: dict[str, Callable[[_Contents], object]] = {
-    "the shape of an example": lambda contents: contents.inputs.shape[1:],
-    "the type of an example": lambda contents: contents.inputs.dtype,
-    "the shape of a label": lambda contents: contents.labels.shape[1:],
-}
+    parts: list[Part]
+    fields: dict[str, Any]  # class_names, domain_names and notes, see `assemble`
 
 
 def read_npz_file(path: Path, title: str | None, size: int | None, channels: int | None) -> Dataset:
@@ -52,50 +40,28 @@ def read_npz_file(path: Path, title: str | None, size: int | None, channels: int
     `class_names`; `split` [n] (or <part>_split) with split names; and `domains` [n] (or <split>_domains) as names, or
     as integer indices into `domain_names`. `ROLES` lists other names of these arrays.
     """
-    return assemble_by_name(title or path.stem, **_read(path, size, channels)._asdict())
+    parts, fields = _read(path)
+    return assemble_parts(title or path.stem, parts, size, channels, **fields)
 
 
 def read_npz_directory(path: Path, title: str | None, size: int | None, channels: int | None) -> Dataset:
     """Read a file per domain, named after the file; files must agree on class names, shapes and types."""
     files = list_entries(path, ".npz")
-    contents = [_read(file, size, channels) for file in files]
-    for file, each in zip(files, contents, strict=True):
-        if len(domains := np.unique(each.domains).tolist()) > 1:
-            raise InputError(f"{file} holds the domains {', '.join(map(str, domains))}. Load it alone.")
-        _check_agreement("class_names", files[0], contents[0].class_names, file, each.class_names)
-    named = [_in_domain(each, file.stem) for file, each in zip(files, contents, strict=True)]
-    return assemble_by_name(title or path.name, **_concatenate(files, named)._asdict())
-
-
-def _in_domain(contents: _Contents, name: str) -> _Contents:
-    return contents._replace(domains=np.full(len(contents.inputs), name), domain_names=[name])
-
-
-def _concatenate(origins: Sequence[object], parts: Sequence[_Contents]) -> _Contents:
-    """Concatenate parts; domains with equal names are merged."""
-    for what, form in _FORMS.items():
-        for origin, part in zip(origins, parts, strict=True):
-            _check_agreement(what, origins[0], form(parts[0]), origin, form(part))
-    if len(parts) == 1:
-        return parts[0]
-    names = [name for part in parts for name in part.domain_names or []]
-    return _Contents(
-        inputs=np.concatenate([part.inputs for part in parts]),
-        labels=np.concatenate([part.labels for part in parts]),
-        splits=[split for part in parts for split in part.splits],
-        domains=np.concatenate([part.domains for part in parts]),
-        domain_names=list(dict.fromkeys(names)) or None,
-        class_names=parts[0].class_names,
-        notes=list(dict.fromkeys(note for part in parts for note in part.notes)),
-    )
-
-
-def _check_agreement(what: str, first: object, first_value: object, second: object, second_value: object) -> None:
-    if first_value != second_value:
-        raise InputError(
-            f"{what} differs: {first_value} in {first}, {second_value} in {second}. Bring them to one form (images: "
-            "give size and channels), or load them separately."
-        )
+    parts, fields = [], []
+    for file in files:
+        contents = _read(file)
+        fields.append(contents.fields)
+        domains = {str(name) for part in contents.parts for name in np.unique(part.domains)}
+        if len(domains) > 1:
+            raise InputError(f"{file} holds the domains {', '.join(sorted(domains))}. Load it alone.")
+        names = [each.get("class_names") for each in (fields[0], fields[-1])]
+        check_agreement("class_names", files[0], names[0], file, names[1])
+        parts += [part._replace(domains=file.stem, origin=file) for part in contents.parts]
+    common = {
+        "domain_names": [file.stem for file in files],
+        "notes": list(dict.fromkeys(note for each in fields for note in each["notes"])),
+    }
+    return assemble_parts(title or path.name, parts, size, channels, **(fields[0] | common))
 
 
 def assign_roles(origin: object, keys: Iterable[str]) -> dict[str, dict[str, str]]:
@@ -126,16 +92,16 @@ def assign_roles(origin: object, keys: Iterable[str]) -> dict[str, dict[str, str
     return parts
 
 
-def _read(path: Path, size: int | None, channels: int | None) -> _Contents:
+def _read(path: Path) -> _Contents:
     with report_read_errors(path):
         is_whole = zipfile.is_zipfile(path)
     if not is_whole:
         raise InputError(f"{path} is not a whole .npz file. It is cut short or of another format; download it again.")
     with report_read_errors(path), np.load(path) as file:
-        return _read_contents(path, file, size, channels)
+        return _read_contents(path, file)
 
 
-def _read_contents(origin: object, file: Mapping[str, Any], size: int | None, channels: int | None) -> _Contents:
+def _read_contents(origin: object, file: Mapping[str, Any]) -> _Contents:
     parts = assign_roles(origin, file)
     whole, found = parts.get("", {}), ", ".join(file)
     names = [name for name, keys in parts.items() if "images" in keys]
@@ -145,22 +111,17 @@ def _read_contents(origin: object, file: Mapping[str, Any], size: int | None, ch
         raise InputError(f"{origin} has splits beside domains or whole arrays. Give one kind; it has {found}.")
     if names[0].lower() in SPLITS:
         names = sorted(names, key=lambda name: ("train", "valid", "test").index(SPLITS[name.lower()]))
-    contents = _concatenate(
-        [parts[name]["images"] for name in names],
-        [_read_part(origin, file, name, parts[name], size, channels) for name in names],
-    )
+    fields: dict[str, Any] = {"domain_names": names} if names[0] and names[0].lower() not in SPLITS else {}
     named = [role for role in ("class_names", "domain_names") if role in whole]
-    texts: dict[str, Any] = {role: _read_names(origin, file, whole[role]) for role in named}
+    fields |= {role: _read_names(origin, file, whole[role]) for role in named}
     used = {key: role for name in ["", *names] for role, key in parts.get(name, {}).items()}
     renamed = [f"{key} as {role}" for key, role in used.items() if role[:-1] not in key]
     unread = [key for key in file if key not in used]
     notes = [f"read {', '.join(renamed)}"] * bool(renamed) + [f"not read: {', '.join(unread)}"] * bool(unread)
-    return contents._replace(**texts, notes=notes)
+    return _Contents([_read_part(origin, file, name, parts[name]) for name in names], fields | {"notes": notes})
 
 
-def _read_part(
-    origin: object, file: Mapping[str, Any], name: str, keys: Mapping[str, str], size: int | None, channels: int | None
-) -> _Contents:
+def _read_part(origin: object, file: Mapping[str, Any], name: str, keys: Mapping[str, str]) -> Part:
     """Read the arrays of a part, whose name is its split or domain."""
     images = _read_member(file, keys["images"])
     if images.ndim < 2 or 0 in images.shape:
@@ -168,37 +129,26 @@ def _read_part(
             f"{origin}: '{keys['images']}' has the shape {images.shape}. Give [n, ...], one or more, of one or more "
             "pixels."
         )
-    if "masks" in keys:
-        labels = _convert_masks(origin, _read_member(file, keys["masks"]), size)
-    elif "labels" in keys:
-        labels = _read_member(file, keys["labels"])
-    else:
+    if not (key := keys.get("masks") or keys.get("labels")):
         raise InputError(f"{origin} has '{keys['images']}' without labels; it has {', '.join(file)}. Give {_KEYS}")
-    num, is_split = len(images), name.lower() in SPLITS
-    contents = _Contents(
-        conform_images(images, size, channels),
-        labels,
-        _read_names(origin, file, keys["split"]) if "split" in keys else [name if is_split else "train"] * num,
-        np.full(num, "all"),
-        None,
-        None,
-        [],
-    )
-    if name and not is_split:
-        return _in_domain(contents, name)
-    if "domains" not in keys:
-        return contents
-    domains = _read_member(file, keys["domains"])
-    is_number = domains.dtype.kind in "iu"
-    return contents._replace(domains=domains if is_number else _read_names(origin, file, keys["domains"]))
+    labels = _read_member(file, key)
+    if "masks" in keys or labels.ndim == 3:
+        labels = _convert_masks(origin, labels)
+    is_split = name.lower() in SPLITS
+    splits = _read_names(origin, file, keys["split"]) if "split" in keys else name if is_split else "train"
+    domains = name if name and not is_split else "all"
+    if domains == "all" and "domains" in keys:
+        domains = _read_member(file, keys["domains"])
+        domains = domains if domains.dtype.kind in "iu" else _read_names(origin, file, keys["domains"])
+    return Part(keys["images"], images, labels, splits, domains)
 
 
-def _convert_masks(origin: object, masks: np.ndarray, size: int | None) -> np.ndarray:
+def _convert_masks(origin: object, masks: np.ndarray) -> np.ndarray:
     if masks.dtype.kind not in "iub" or masks.ndim != 3 or masks.min(initial=0) < 0 or masks.max(initial=0) > 255:
         raise InputError(
             f"{origin} has masks {masks.dtype} {masks.shape}. Give [n, height, width], each pixel's class in 0..255."
         )
-    return np.stack([resize_mask(mask, size) for mask in masks.astype(np.uint8)])
+    return masks.astype(np.uint8, copy=False)
 
 
 def _read_member(file: Mapping[str, Any], key: str) -> np.ndarray:

@@ -9,10 +9,10 @@ import numpy as np
 from PIL import Image, ImageDraw
 
 from fedjax_het.data.dataset import Dataset
+from fedjax_het.data.sources._assembly import assemble_by_name
 from fedjax_het.data.sources._decode_cache import Chunk, decode_once
 from fedjax_het.data.sources._folders import normalize_name
 from fedjax_het.data.sources._image_listing import (
-    assemble_by_name,
     find_splits,
     list_entries,
     list_image_files,

@@ -9,8 +9,9 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from fedjax_het.data.dataset import Dataset
+from fedjax_het.data.sources._assembly import assemble_by_name
 from fedjax_het.data.sources._decode_cache import Chunk, decode_once
-from fedjax_het.data.sources._image_listing import assemble_by_name, list_entries, list_subfolders, note_skipped
+from fedjax_het.data.sources._image_listing import list_entries, list_subfolders, note_skipped
 from fedjax_het.data.sources._images import decoding_options, resize_image, resize_mask
 from fedjax_het.data.sources._io_errors import report_read_errors, require_dataset
 from fedjax_het.errors import InputError

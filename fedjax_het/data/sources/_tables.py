@@ -8,15 +8,14 @@ import numpy as np
 
 from fedjax_het.data.dataset import Dataset
 from fedjax_het.data.encoding import encode_feature, list_some, read_names, sort_naturally, to_array
+from fedjax_het.data.sources._assembly import SPLITS, assemble_by_name
 from fedjax_het.data.sources._image_listing import (
-    SPLITS,
     ImageEntry,
-    assemble_by_name,
     image_dataset,
     list_entries,
     list_image_files,
     list_subfolders,
-    read_csv,
+    read_table,
 )
 from fedjax_het.data.sources._io_errors import require_path
 from fedjax_het.data.sources._npz import ROLES
@@ -100,8 +99,7 @@ def _read_files(place: Path) -> dict[str, list[str]]:
         raise InputError(f"{place} holds {', '.join(file.name for file in files)}. Give the path of one of them.")
     columns: dict[str, list[str]] = {}
     for file, part in zip(files, splits, strict=True):
-        lines = read_csv(file)
-        header = next(lines, (0, []))[1]
+        header, rows = read_table(file)
         if len(header) == 1 and (separator := next((each for each in ";\t" if each in header[0]), None)):
             raise InputError(f"{file}: its cells are separated by {separator!r}. Save it with commas.")
         if repeated := {key for key in header if key and header.count(key) > 1}:
@@ -112,16 +110,8 @@ def _read_files(place: Path) -> dict[str, list[str]]:
             raise InputError(
                 f"{file} has no column '{missing[0]}', as {files[0].name} has. Give the path of one table."
             )
-        places = [(values, header.index(key)) for key, values in columns.items() if key not in extra]
-        if not (rows := list(lines)):
-            raise InputError(f"{file} has no rows below a header. Give the path of a table that has.")
-        for line, cells in rows:
-            if len(cells) != len(header):
-                raise InputError(f"{file}, line {line}: {len(cells)} cells for {len(header)} columns. Correct it.")
-            for values, position in places:
-                values.append(cells[position])
-        for key, value in extra.items():
-            columns[key] += [value] * len(rows)
+        for key, values in columns.items():
+            values += [extra[key] if key in extra else cells[header.index(key)] for _, cells in rows]
     return columns
 
 

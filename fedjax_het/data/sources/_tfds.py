@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from fedjax_het.data.dataset import Dataset
+from fedjax_het.data.sources._assembly import SPLITS, assemble_by_name
 from fedjax_het.data.sources._decode_cache import Chunk, decode_once
-from fedjax_het.data.sources._image_listing import SPLITS, assemble_by_name
 from fedjax_het.data.sources._images import decode_image, decoding_options
 from fedjax_het.data.sources._io_errors import report_read_errors
 from fedjax_het.errors import InputError

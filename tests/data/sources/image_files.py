@@ -1,9 +1,13 @@
-"""Image files for tests."""
+"""Image files for tests of sources, and refusals of data."""
 
 from pathlib import Path
 
 import numpy as np
+import pytest
 from PIL import Image
+
+from fedjax_het.data import load
+from fedjax_het.errors import InputError
 
 
 def draw(path: Path, size=(6, 4), mode="RGB", value=0) -> Path:
@@ -24,3 +28,14 @@ def save(path: Path, pixels: np.ndarray) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.fromarray(pixels).save(path)
     return path
+
+
+def write(path: Path, content: str | bytes) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return path
+
+
+def refuse(message: str, source: str, path: Path, **options) -> None:
+    with pytest.raises(InputError, match=message):
+        load(source, path=path, **options)

@@ -6,7 +6,7 @@ from PIL import Image
 
 from fedjax_het.data import load
 from fedjax_het.errors import InputError
-from tests.data.sources.image_files import draw
+from tests.data.sources.image_files import draw, refuse
 from tests.shared import shared_path
 
 
@@ -72,23 +72,18 @@ def test_every_common_format_is_read_and_other_files_are_counted(tmp_path):
     assert np.bincount(dataset.labels).tolist() == [4, 4]
     assert dataset.notes == ("skipped by suffix: 2 .gif, 1 without suffix",)
     (tmp_path / "cow").mkdir(), (tmp_path / "cow" / "1.gif").touch()
-    with pytest.raises(InputError, match=r"cow is a class folder without images, it holds 1 \.gif"):
-        load("folders", path=tmp_path)
+    refuse(r"cow is a class folder without images, it holds 1 \.gif", "folders", tmp_path)
 
 
 def test_a_class_of_one_domain_is_refused_unless_allowed(root):
     draw(root / "photo" / "dogs" / "1.png")
-    with pytest.raises(
-        InputError, match=r"class 'dogs' exists in domain 'photo' only.*lone_classes. Did you mean 'dog'"
-    ):
-        load("folders", path=root)
+    refuse(r"class 'dogs' exists in domain 'photo' only.*lone_classes. Did you mean 'dog'", "folders", root)
     assert load("folders", path=root, lone_classes=True).class_names == ("cat", "dog", "dogs")
 
 
 def test_grey_among_color_is_refused_and_channels_converts_it(root):
     draw(root / "art" / "cat" / "grey.png", mode="L", value=77)
-    with pytest.raises(InputError, match=r"grey\.png is grey and .*1\.png is in color. Give `channels`"):
-        load("folders", path=root)
+    refuse(r"grey\.png is grey and .*1\.png is in color. Give `channels`", "folders", root)
     assert (load("folders", path=root, channels=3).inputs[1] == 77).all()
     assert load("folders", path=root, channels=1).inputs.shape == (6, 4, 6, 1)
 
@@ -111,54 +106,45 @@ def test_size_and_channels_convert_all_images(root):
 
 def test_mixed_sizes_name_two_files(root):
     draw(root / "photo" / "dog" / "big.png", size=(8, 4))
-    with pytest.raises(InputError, match=r"1\.png is 6 x 4 and .*big\.png is 8 x 4 pixels. Give `size`"):
-        load("folders", path=root)
+    refuse(r"1\.png is 6 x 4 and .*big\.png is 8 x 4 pixels. Give `size`", "folders", root)
 
 
 @pytest.mark.parametrize("content", [b"", b"not an image"])
 def test_a_file_that_is_not_an_image_is_named(root, content):
     (root / "art" / "dog" / "bad.png").write_bytes(content)
-    with pytest.raises(InputError, match=r"cannot read .*bad\.png"):
-        load("folders", path=root)
+    refuse(r"cannot read .*bad\.png", "folders", root)
 
 
 @pytest.mark.parametrize("name", ["art/dog/1.png", "photo/dog/2.jpg"])
 def test_an_image_cut_short_is_named(root, name):
     data = (root / name).read_bytes()
     (root / name).write_bytes(data[: len(data) * 2 // 3])
-    with pytest.raises(InputError, match=f"cannot read .*{name}"):
-        load("folders", path=root)
+    refuse(f"cannot read .*{name}", "folders", root)
 
 
 def test_an_image_of_16_bits_is_refused(root):
     draw(root / "art" / "dog" / "deep.png", mode="I;16", value=40_000)
-    with pytest.raises(InputError, match=r"deep\.png has more than 8 bits"):
-        load("folders", path=root, channels=1)
+    refuse(r"deep\.png has more than 8 bits", "folders", root, channels=1)
 
 
 @pytest.mark.parametrize("suffix", ["tif", "webp"])
 def test_a_file_of_several_images_is_refused(root, suffix):
     frames = [Image.new("RGB", (6, 4), value) for value in ("red", "blue")]
     frames[0].save(root / "art" / "dog" / f"stack.{suffix}", save_all=True, append_images=frames[1:])
-    with pytest.raises(InputError, match=rf"stack\.{suffix} holds 2 images"):
-        load("folders", path=root)
+    refuse(rf"stack\.{suffix} holds 2 images", "folders", root)
 
 
 def test_an_empty_class_is_named(root):
     (root / "photo" / "cat").mkdir()
-    with pytest.raises(InputError, match="photo/cat is a class folder without images"):
-        load("folders", path=root)
+    refuse("photo/cat is a class folder without images", "folders", root)
 
 
 def test_unknown_layouts_are_refused(root):
     draw(root / "art" / "stray.png")
-    with pytest.raises(InputError, match=r"art holds images that are in no class folder, as stray\.png"):
-        load("folders", path=root)
+    refuse(r"art holds images that are in no class folder, as stray\.png", "folders", root)
     (root / "none").mkdir()
-    with pytest.raises(InputError, match="none has no class folders"):
-        load("folders", path=root / "none")
-    with pytest.raises(InputError, match="is not a folder"):
-        load("folders", path=root / "art" / "stray.png")
+    refuse("none has no class folders", "folders", root / "none")
+    refuse("is not a folder", "folders", root / "art" / "stray.png")
 
 
 @pytest.mark.parametrize(
@@ -180,3 +166,16 @@ def test_pacs_is_read_from_its_folders():
     assert dataset.class_names == ("dog", "elephant", "giraffe", "guitar", "horse", "house", "person")
     assert np.bincount(dataset.domains).tolist() == [42] * 4
     assert np.bincount(dataset.labels).tolist() == [24] * 7
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("digit", {}, "called 'digit'. Did you mean 'digits'"),
+        ("arrays", {}, "missing a required argument: 'path'.*It takes arrays"),
+        ("folders", {"path": "x", "sise": 3}, "unexpected keyword argument 'sise'.*size"),
+    ],
+)
+def test_unknown_names_and_options_are_refused(name, options, message):
+    with pytest.raises(InputError, match=message):
+        load(name, **options)

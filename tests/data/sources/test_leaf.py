@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedjax_het.data import by_domain, federate, load
-from fedjax_het.errors import InputError
+from tests.data.sources.image_files import refuse
 
 ROLES = {
     "train": {"HAMLET": [("  to be or", " "), (" to be or ", "n")], "OPHELIA": [("my lord, I", " ")]},
@@ -48,8 +48,7 @@ def test_roles_and_windows_are_thinned(tmp_path):
     write_leaf(tmp_path, ROLES)
     dataset = load("shakespeare", path=tmp_path, min_examples=3, stride=2)
     assert dataset.domain_names == ("HAMLET",) and len(dataset.labels) == 2
-    with pytest.raises(InputError, match="no user has 9 examples"):
-        load("shakespeare", path=tmp_path, min_examples=9)
+    refuse("no user has 9 examples", "shakespeare", tmp_path, min_examples=9)
 
 
 @pytest.mark.parametrize(
@@ -68,20 +67,16 @@ def test_a_damaged_file_is_refused(tmp_path, change, message):
     content = json.loads(file.read_text())
     change(content)
     file.write_text(json.dumps(content))
-    with pytest.raises(InputError, match=message):
-        load("shakespeare", path=tmp_path)
+    refuse(message, "shakespeare", tmp_path)
 
 
 def test_missing_files_are_named(tmp_path):
-    with pytest.raises(InputError, match=r"holds no JSON files of LEAF.*preprocess.sh"):
-        load("shakespeare", path=tmp_path)
+    refuse(r"holds no JSON files of LEAF.*preprocess.sh", "shakespeare", tmp_path)
     write_leaf(tmp_path, {"train": ROLES["train"]})
-    with pytest.raises(InputError, match=r"train/\*\.json and no test/\*\.json"):
-        load("femnist", path=tmp_path)
+    refuse(r"train/\*\.json and no test/\*\.json", "femnist", tmp_path)
     (tmp_path / "test").mkdir()
     (tmp_path / "test" / "a.json").write_text('{"users": ["a"')
-    with pytest.raises(InputError, match=r"a\.json.*(damaged|cut short)"):
-        load("shakespeare", path=tmp_path)
+    refuse(r"a\.json.*(damaged|cut short)", "shakespeare", tmp_path)
 
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (5, 784))
@@ -110,8 +105,7 @@ def test_femnist_gives_images_and_writers(tmp_path):
 )
 def test_femnist_images_of_another_form_are_refused(tmp_path, images, message):
     write_leaf(tmp_path, writers(images))
-    with pytest.raises(InputError, match=message):
-        load("femnist", path=tmp_path, cache=tmp_path / "cache")
+    refuse(message, "femnist", tmp_path, cache=tmp_path / "cache")
 
 
 @pytest.mark.parametrize(("source", "splits"), [("shakespeare", ROLES), ("femnist", writers())])

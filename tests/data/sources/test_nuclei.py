@@ -5,8 +5,7 @@ import pytest
 
 from fedjax_het.data import by_domain, federate, load
 from fedjax_het.data.sources._nuclei import fill_polygons
-from fedjax_het.errors import InputError
-from tests.data.sources.image_files import draw, litter, save
+from tests.data.sources.image_files import draw, litter, refuse, save
 from tests.shared import read_jpegpack
 
 RNG = np.random.default_rng(0)
@@ -95,8 +94,7 @@ def test_compressed_masks_are_cut_at_128_with_a_note(tmp_path, suffix):
 def test_compressed_masks_that_are_not_black_and_white_are_refused(tmp_path, value):
     mask = np.kron(MASK, np.full((8, 8), value, np.uint8))
     save(tmp_path / "a" / "images" / "1.png", mask), save(tmp_path / "a" / "masks" / "1.jpg", mask)
-    with pytest.raises(InputError, match=r"1\.jpg is compressed and not black and white.*as PNG"):
-        load("nuclei", path=tmp_path)
+    refuse(r"1\.jpg is compressed and not black and white.*as PNG", "nuclei", tmp_path)
 
 
 def test_polygons_are_filled(tmp_path):
@@ -131,22 +129,19 @@ def test_polygons_are_filled(tmp_path):
 )
 def test_invalid_pairs_are_named(root, spoil, message):
     spoil(root)
-    with pytest.raises(InputError, match=message):
-        load("nuclei", path=root)
+    refuse(message, "nuclei", root)
 
 
 def test_grey_among_color_is_refused(root):
     draw(root / "emory" / "images" / "1.png", size=(12, 9), mode="L")
-    with pytest.raises(InputError, match=r"1\.png is grey and .* in color"):
-        load("nuclei", path=root, channels=None)
+    refuse(r"1\.png is grey and .* in color", "nuclei", root, channels=None)
     assert load("nuclei", path=root).inputs.shape == (4, 9, 12, 3)
 
 
 def test_the_error_for_missing_data_says_where_they_are_published(tmp_path):
     (tmp_path / "site").mkdir()
     for path in (tmp_path, tmp_path / "nowhere"):
-        with pytest.raises(InputError, match=r"zenodo\.org/record/1175282"):
-            load("nuclei", path=path)
+        refuse(r"zenodo\.org/record/1175282", "nuclei", path)
 
 
 def test_real_tiles_of_three_sources_are_the_same_from_files_and_arrays(tmp_path):

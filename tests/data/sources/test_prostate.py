@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from fedjax_het.data import by_domain, federate, load
-from fedjax_het.errors import InputError
-from tests.data.sources.image_files import litter
+from tests.data.sources.image_files import litter, refuse
 
 nibabel = pytest.importorskip("nibabel")
 
@@ -134,8 +133,7 @@ def test_split_by_case_keeps_a_patient_together(tmp_path):
     dataset = load("prostate", path=tmp_path, split_by="case")
     for split, num in zip(dataset.splits.values(), (3, 1, 1), strict=True):
         assert sorted(split.reshape(5, 3).sum(axis=1)) == [0] * (5 - num) + [3] * num
-    with pytest.raises(InputError, match=r"split_by: unknown option 'patient'\. Known: case, slice\."):
-        load("prostate", path=tmp_path, split_by="patient")
+    refuse(r"split_by: unknown option 'patient'\. Known: case, slice\.", "prostate", tmp_path, split_by="patient")
 
 
 def test_each_site_becomes_a_client_cut_to_the_smallest(cases, tmp_path):
@@ -176,42 +174,35 @@ def test_each_site_becomes_a_client_cut_to_the_smallest(cases, tmp_path):
 )
 def test_invalid_volumes_are_named(cases, tmp_path, spoil, message):
     spoil(tmp_path / "BIDMC")
-    with pytest.raises(InputError, match=message):
-        load("prostate", path=tmp_path)
+    refuse(message, "prostate", tmp_path)
 
 
 def test_a_case_of_another_shape_is_refused_and_size_converts_it(cases, tmp_path):
     for name in ("Case01", "Case01_segmentation"):
         write(tmp_path / "BIDMC" / f"{name}.nii.gz", np.arange(6 * 8 * 9).reshape(6, 8, 9))
-    with pytest.raises(
-        InputError, match=r"Case00\.nii\.gz is 7 x 5 and .*Case01\.nii\.gz is 9 x 8 pixels. Give `size`"
-    ):
-        load("prostate", path=tmp_path)
+    refuse(r"Case00\.nii\.gz is 7 x 5 and .*Case01\.nii\.gz is 9 x 8 pixels. Give `size`", "prostate", tmp_path)
     assert load("prostate", path=tmp_path, size=4).inputs.shape[1:] == (4, 4, 3)
 
 
 def test_a_case_of_two_slices_is_named(tmp_path):
     for name in ("Case00", "Case00_segmentation"):
         write(tmp_path / "HK" / f"{name}.nii.gz", np.arange(2 * 5 * 7).reshape(2, 5, 7))
-    with pytest.raises(InputError, match="has 2 slices, but each example takes three"):
-        load("prostate", path=tmp_path)
+    refuse("has 2 slices, but each example takes three", "prostate", tmp_path)
 
 
 def test_the_error_for_missing_data_says_where_they_are_published(tmp_path):
     (tmp_path / "site").mkdir()
     for path in (tmp_path, tmp_path / "nowhere"):
-        with pytest.raises(InputError, match=r"https://liuquande\.github\.io/SAML"):
-            load("prostate", path=path)
+        refuse(r"https://liuquande\.github\.io/SAML", "prostate", path)
 
 
 def test_without_nibabel_the_extra_is_named(cases, tmp_path, monkeypatch):
     original = builtins.__import__
 
-    def refuse(name, *args, **kwargs):
+    def deny(name, *args, **kwargs):
         if name == "nibabel":
             raise ImportError(name)
         return original(name, *args, **kwargs)
 
-    monkeypatch.setattr(builtins, "__import__", refuse)
-    with pytest.raises(InputError, match=r"fedjax-het\[medical\]"):
-        load("prostate", path=tmp_path)
+    monkeypatch.setattr(builtins, "__import__", deny)
+    refuse(r"fedjax-het\[medical\]", "prostate", tmp_path)

@@ -1,18 +1,17 @@
-"""PACS, VLCS, Office-Home and Digits-DG in their usual layouts."""
+"""PACS, VLCS, Office-Home, Digits-DG, Office-Caltech-10 and CINIC-10 in their usual layouts."""
 
-import shutil
+import pickle
 
 import numpy as np
 import pytest
 
 from fedjax_het.data import by_domain, federate, load
-from fedjax_het.data.sources._image_listing import read_split_list
-from fedjax_het.errors import InputError
-from tests.data.sources.image_files import draw
+from tests.data.sources.image_files import draw, refuse, write
 from tests.shared import shared_path
 
 PACS = ("dog", "elephant", "giraffe", "guitar", "horse", "house", "person")
 DOMAINS = ("art_painting", "cartoon", "photo", "sketch")
+SITES = ("amazon", "caltech", "dslr", "webcam")
 
 
 @pytest.fixture
@@ -26,13 +25,10 @@ def pacs(tmp_path):
 
 
 def write_lists(folder):
-    folder.mkdir()
     for domain in DOMAINS:
-        rows = {"train": ["dog/1.png 1", "person/1.png 7"], "crossval": ["dog/2.png 1", "person/2.png 7"]}
-        rows["test"] = rows["train"] + rows["crossval"]
-        for word, lines in rows.items():
-            lines = [f"{domain}/{line}" for line in lines]
-            (folder / f"{domain}_{word}_kfold.txt").write_text("\n".join(lines) + "\n")
+        for word, i in (("train", 1), ("crossval", 2)):
+            lines = f"{domain}/dog/{i}.png 1\n{domain}/person/{i}.png 7\n"
+            write(folder / f"{domain}_{word}_kfold.txt", "\ufeff" + lines)  # a byte order mark is no part of a name
     return folder
 
 
@@ -66,34 +62,25 @@ def test_pacs_lists_become_the_published_split(pacs, place):
     ("line", "message"),
     [
         ("photo/dog/9.png 1", r"photo_train_kfold\.txt, line 2: .*9\.png does not exist"),
-        ("photo/dog/1.png 2", r"line 2: label 2 is not that of photo/dog/1\.png's folder"),
+        ("photo/dog/1.png 2", r"line 2: .*photo/dog/1\.png is listed as elephant of photo, and is in .* dog of photo"),
         ("photo/dog/1.png", r"line 2: 'photo/dog/1\.png' is not '<file> <label>'"),
-        ("sketch/dog/1.png 1", r"line 2: sketch/dog/1\.png is of another domain than its list"),
+        ("sketch/dog/1.png 1", r"line 2: .*sketch/dog/1\.png is listed as dog of photo, and is in .* dog of sketch"),
         ("photo/dog/2.png 1", r"photo/dog/2\.png is listed twice, for photo \(train\) and for photo \(valid\)"),
+        (None, r"photo_train_kfold\.txt does not exist"),
     ],
 )
-def test_lists_that_do_not_fit_are_named(pacs, line, message):
+def test_lists_of_pacs_that_do_not_fit_are_named(pacs, line, message):
     listed = write_lists(pacs / "splits") / "photo_train_kfold.txt"
-    listed.write_text(f"photo/dog/1.png 1\n{line}\n")
-    with pytest.raises(InputError, match=message):
-        load("pacs", path=pacs)
-
-
-def test_a_missing_list_is_named(pacs):
-    (write_lists(pacs / "splits") / "photo_crossval_kfold.txt").unlink()
-    with pytest.raises(InputError, match=r"photo_crossval_kfold\.txt does not exist"):
-        load("pacs", path=pacs)
+    listed.unlink() if line is None else listed.write_text(f"photo/dog/1.png 1\n{line}\n")
+    refuse(message, "pacs", pacs)
 
 
 def test_unknown_classes_and_folders_of_pacs_are_named(pacs, tmp_path):
-    shutil.copytree(pacs / "images" / "photo" / "dog", pacs / "images" / "photo" / "dogs")
-    with pytest.raises(InputError, match=r"photo/dogs is no class of PACS. Did you mean 'dog'"):
-        load("pacs", path=pacs)
-    with pytest.raises(InputError, match=r"does not exist.*PACS is published at https://dali-dl"):
-        load("pacs", path=tmp_path / "nowhere")
+    draw(pacs / "images" / "photo" / "dogs" / "1.png")
+    refuse(r"photo/dogs is no class of PACS. Did you mean 'dog'", "pacs", pacs)
+    refuse("does not exist.*PACS is published at https://dali-dl", "pacs", tmp_path / "nowhere")
     (tmp_path / "empty" / "pictures").mkdir(parents=True)
-    with pytest.raises(InputError, match=r"holds no domain of PACS. Looked for folders art_painting"):
-        load("pacs", path=tmp_path / "empty")
+    refuse("holds no domain of PACS. Looked for folders art_painting", "pacs", tmp_path / "empty")
 
 
 def test_vlcs_with_splits_and_numbered_classes_is_read(tmp_path):
@@ -130,31 +117,27 @@ def test_office_home_is_read_in_every_spelling(tmp_path):
     assert "no folder for product" in dataset.notes and "skipped: lists" in dataset.notes
 
 
-def test_office_home_with_the_splits_of_dassl_is_read(tmp_path):
-    for domain in ("art", "clipart", "product", "real_world"):
-        for split in ("train", "val"):
-            draw(tmp_path / "office_home_dg" / domain / split / "Bed" / "1.jpg")
-    assert load("office_home", path=tmp_path).is_valid.tolist() == [False, True] * 4
-
-
 def test_office_home_refuses_a_lone_class_and_a_domain_in_two_spellings(tmp_path):
-    for domain in ("art", "product"):
-        draw(tmp_path / domain / "Bed" / "1.jpg")
-    draw(tmp_path / "product" / "Beds" / "1.jpg")
-    with pytest.raises(InputError, match=r"class 'Beds' exists in domain 'product' only.*Did you mean 'Bed'"):
-        load("office_home", path=tmp_path)
+    draw(tmp_path / "art/Bed/1.jpg"), draw(tmp_path / "product/Bed/1.jpg"), draw(tmp_path / "product/Beds/1.jpg")
+    refuse("class 'Beds' exists in domain 'product' only.*Did you mean 'Bed'", "office_home", tmp_path)
     draw(tmp_path / "Product" / "Bed" / "1.jpg")
-    with pytest.raises(InputError, match=r"Product and .*product are both the domain product"):
-        load("office_home", path=tmp_path)
+    refuse("Product and .*product are both the domain product", "office_home", tmp_path)
 
 
-def test_digits_dg_is_read_with_its_validation_split(tmp_path):
-    for domain in ("mnist", "mnist_m", "svhn", "syn"):
-        for split, digit in (("train", 9), ("val", 3)):
-            draw(tmp_path / domain / split / str(digit) / "1.jpg", size=(32, 32))
-    dataset = load("digits_dg", path=tmp_path)
-    assert dataset.labels.tolist() == [9, 3] * 4 and dataset.num_classes == 10
-    assert dataset.is_valid.tolist() == [False, True] * 4
+@pytest.mark.parametrize(
+    ("source", "inside", "domains", "labels"),
+    [
+        ("office_home", "office_home_dg", ("art", "clipart", "product", "real_world"), {"train": "Bed", "val": "Bed"}),
+        ("digits_dg", "", ("mnist", "mnist_m", "svhn", "syn"), {"train": "9", "val": "3"}),
+    ],
+)
+def test_the_splits_of_dassl_are_read(tmp_path, source, inside, domains, labels):
+    for domain in domains:
+        for split, label in labels.items():
+            draw(tmp_path / inside / domain / split / label / "1.jpg")
+    dataset = load(source, path=tmp_path)
+    assert dataset.domain_names == domains and dataset.is_valid.tolist() == [False, True] * 4
+    assert [dataset.class_names[label] for label in dataset.labels] == [*labels.values()] * 4
 
 
 @pytest.mark.extended
@@ -168,8 +151,52 @@ def test_pacs_is_read_as_published():
     assert load("pacs", path=path, size=64).inputs.shape == (168, 64, 64, 3)
 
 
-def test_a_byte_order_mark_is_no_part_of_a_list_of_files(tmp_path):
-    draw(tmp_path / "photo" / "dog" / "1.png")
-    (tmp_path / "photo.txt").write_text("photo/dog/1.png 1\n", encoding="utf-8-sig")
-    rows = read_split_list(tmp_path / "photo.txt", tmp_path)
-    assert [(row.path, row.label) for row in rows] == [("photo/dog/1.png", 1)]
+@pytest.fixture
+def office(tmp_path):
+    for site in SITES:
+        for i, (split, name) in enumerate((("train", "back_pack"), ("test", "mug"))):
+            file = f"office_caltech_10/{site}/{name}/frame_{i}.jpg"
+            draw(tmp_path / file, mode="RGB" if i else "L")
+            lists = np.array([file], object), np.array([name], object)
+            write(tmp_path / "office_caltech_10" / f"{site}_{split}.pkl", pickle.dumps(lists))
+    return tmp_path
+
+
+def test_office_has_the_split_of_fedbn(office):
+    dataset = load("office_caltech10", path=office, size=8)
+    assert dataset.inputs.shape == (8, 8, 8, 3) and dataset.num_classes == 10
+    assert dataset.domain_names == SITES
+    assert [dataset.class_names[i] for i in dataset.labels] == ["back_pack", "mug"] * 4
+    assert dataset.is_test.tolist() == [False, True] * 4
+    assert dataset.notes == ("split by the published lists", "8 of the 2,533 examples that were published")
+    for file in (office / "office_caltech_10").glob("*.pkl"):
+        file.unlink()
+    dataset = load("office_caltech10", path=office / "office_caltech_10", size=8)
+    assert not dataset.is_test.any() and dataset.notes[0] == "no published split: no <site>_train.pkl beside the sites"
+
+
+@pytest.mark.parametrize(
+    ("lists", "message"),
+    [
+        ((["office_caltech_10/dslr/mug/none.jpg"], ["mug"]), "dslr_test.pkl: .*none.jpg does not exist"),
+        ((["office_caltech_10/dslr/mug/frame_1.jpg"], ["bike"]), "listed as bike of dslr, and is in the folder mug"),
+        ((["a"], ["mug", "mug"]), "lists 1 images and 2 classes"),
+    ],
+)
+def test_lists_of_office_that_do_not_fit_are_refused(office, lists, message):
+    write(office / "office_caltech_10" / "dslr_test.pkl", pickle.dumps(lists))
+    refuse(message, "office_caltech10", office)
+
+
+def test_cinic_has_three_splits_and_two_origins(tmp_path):
+    for split in ("train", "valid", "test"):
+        draw(tmp_path / split / "airplane" / f"cifar10-{split}-1.png"), draw(tmp_path / split / "truck" / "n02_7.png")
+    dataset = load("cinic10", path=tmp_path)
+    assert dataset.inputs.shape == (6, 4, 6, 3) and dataset.num_classes == 10
+    assert dataset.domain_names == ("cifar10", "imagenet")
+    assert dataset.labels.tolist() == [0, 9] * 3 and dataset.domains.tolist() == [0, 1] * 3
+    assert [int(is_member.sum()) for is_member in dataset.splits.values()] == [2, 2, 2]
+    assert dataset.notes == ("6 of the 270,000 examples that were published",)
+    draw(tmp_path / "test" / "lorry" / "a.png")
+    refuse("lorry is no class of CINIC-10", "cinic10", tmp_path)
+    refuse("test holds no folder test beside train, valid and test", "cinic10", tmp_path / "test")
