@@ -1,0 +1,1 @@
+"""A file per data set; --config=pacs:fedrd calls get_config("fedrd") of pacs.py."""

@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 from matplotlib.figure import Figure as Drawing
 
-from fedjax_het.cli import CONFIGS
 from fedjax_het.cli.configuration.command_line import make_parser, split_overrides, with_exit_status
+from fedjax_het.cli.configuration.config_files import find_config
 from fedjax_het.cli.report import costs
 from fedjax_het.cli.runs import json_files, plots
 from fedjax_het.cli.runs.figures import Panel, View, mean_curve
@@ -41,7 +41,7 @@ ALGORITHMS: Mapping[str, Settings] = {
     "FedLD": {"algorithm.name": "fedld", "algorithm.weighting": "uniform", "algorithm.lam": "0.03"},
     "FedMGC": {"algorithm.name": "fedmgc"},
 }
-"""Learning rates and lam are those of configs/fashion_mnist; nothing is tuned for a topic."""
+"""Learning rates and lam are those of configs/fashion_mnist.py; nothing is tuned for a topic."""
 ALPHAS = ("0.1", "0.5")
 REFUSED = "exit status 2: error:"
 OWN, MEAN = "own aggregation", "plain mean"
@@ -190,7 +190,7 @@ def make_runs(topic: Topic, common: Settings) -> list[tuple[Place, GridRun]]:
         if not point.only or algorithm in point.only:
             own = {**of_algorithm, **topic.settings, **point.settings, "data.partition.alpha": alpha}
             own = {key: text for key, text in own.items() if key not in common}
-            run = GridRun(CONFIGS / "fashion_mnist" / "fedavg.py", {**COMMON, **common}, own)
+            run = GridRun(find_config("fashion_mnist"), {**COMMON, **common}, own)
             runs.append((Place(algorithm, alpha, point), run))
     return runs
 

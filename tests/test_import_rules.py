@@ -79,7 +79,7 @@ def test_an_algorithm_imports_no_other():
 
 def test_the_package_imports_no_command_line_or_plotting():
     """`History.plot` asks for Matplotlib when it is called, as `History.to_dataframe` does for pandas."""
-    forbidden = ("cli", "experiments", "configs", "matplotlib", "absl", "ml_collections", "argparse", "rich")
+    forbidden = ("cli", "experiments", "configs", "matplotlib", "absl", "argparse", "rich")
     for path in FILES:
         assert not any(name.removeprefix("fedjax_het.").split(".")[0] in forbidden for name in imports(path)), path
 

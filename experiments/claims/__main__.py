@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from fedjax_het.cli import CONFIGS
 from fedjax_het.cli.configuration.command_line import make_parser, split_overrides, with_exit_status
+from fedjax_het.cli.configuration.config_files import find_config
 from fedjax_het.cli.runs import json_files
 from fedjax_het.cli.runs.results import RunResults
 from fedjax_het.cli.runs.setting_text import select_names
@@ -51,7 +51,7 @@ def make_study(experiment: Experiment, method: str, column: str, run: Run, folde
     trials = [Trial(method, ((_RATE, rate),)) for rate in experiment.rates] or [Trial(method, ())]
     return Study(
         Command(
-            config=CONFIGS / experiment.config,
+            config=find_config(experiment.config),
             common=common,
             own={method: own},
             rungs=[Rung(int(common["rounds"]), len(trials))],

@@ -22,7 +22,7 @@ FEDMGC_FASHION = Experiment(
     differs="a perceptron for two convolutions, 40 rounds of 10 steps for 400 of some 40 in batches of 128, rates "
     "as above for .001; gamma .5, beta 1.5 and lambda .5 fixed for gamma and beta tuned",
     data=needs("fashion_mnist"),
-    config="fashion_mnist/fedavg.py",
+    config="fashion_mnist",
     common={
         **SMALL_MLP,
         **make_budget(40, 10, 32),
@@ -46,7 +46,7 @@ FEDMGC_CIFAR = FEDMGC_FASHION._replace(
     differs="the dense layers of 120 and 84 units left out, 25 rounds of 8 steps for 400 of some 40 in batches of 128, "
     + FEDMGC_FASHION.differs.partition("128, ")[2],
     data=needs("cifar10"),
-    config="cifar10/fedavg.py",
+    config="cifar10",
     common={
         **FEDMGC_FASHION.common,
         **flatten({"model": {"name": "lenet", "hidden": "()"}, "data.path": "{cifar10}", "data.name": "arrays"}),
@@ -69,7 +69,7 @@ FEDRD_PACS = Experiment(
     differs="28 x 28 for 224 x 224, a small network from random weights for a ResNet from ImageNet, a tenth of the "
     "images without augmentation, 12 rounds for 40, rates as above for .001, no momentum and no weight decay",
     data=needs("pacs"),
-    config="pacs/fedavg.py",
+    config="pacs",
     common={
         **SMALL_CNN,
         **make_budget(12, 30, 16),
@@ -109,7 +109,7 @@ HARMOFL_NUCLEI = Experiment(
     differs="three sites for six, 48 x 48 for 256 x 256, a smaller U-Net, 30 rounds of 5 steps for 500 of an epoch, "
     "SGD with the rates above for Adam at .0001, the last round for the one that is best on validation",
     data=needs("nuclei"),
-    config="nuclei/fedavg.py",
+    config="nuclei",
     common={
         **_OWN_SETS,
         **make_budget(30, 5, 8),
@@ -147,7 +147,7 @@ HARMOFL_X_RAYS = Experiment(
     "rounds of 8 steps for 100 of an epoch, rates as above for .001, the last round for the one that is "
     "best on validation",
     data=needs("cxr"),
-    config="chest_xray/fedavg.py",
+    config="chest_xray",
     common={
         **_OWN_SETS,
         **SMALL_CNN,

@@ -66,7 +66,7 @@ FEDLD_FASHION = Experiment(
     f"10 steps for 200 of an epoch, {_FEDLD_BUDGET}; one split of three; FedPAC left out, and FedBN, as there are no "
     "norms",
     data=needs("fashion_mnist"),
-    config="fashion_mnist/fedavg.py",
+    config="fashion_mnist",
     common={**_FEW_CLIENTS, **SMALL_MLP, **make_budget(40, 10, 50)},
     methods={**pick(fedld.METHODS, *_FEDLD_BASELINES), **_FEDLD, **_PARTS, **_VARIANTS},
     quantities={**ON_TEST, **_STEPS},
@@ -106,7 +106,7 @@ FEDLD_PACS = Experiment(
     differs=f"domains of drawings and photos for COVID-FL's twelve sites, {_COVID_FL}, 25 rounds of 8 steps for 200 "
     f"of an epoch, {_FEDLD_BUDGET}; FedPAC left out",
     data=needs("pacs"),
-    config="pacs/fedavg.py",
+    config="pacs",
     common={**_PACS_CLIENTS, **SMALL_CNN, **make_budget(25, 8, 32)},
     methods={**pick(fedld.METHODS, "FedAvg"), **_FEDLD, **_PARTS, **pick(fedld.METHODS, *_PACS_BASELINES)},
     quantities=ON_TEST,
@@ -119,7 +119,7 @@ FEDLD_X_RAYS = FEDLD_PACS._replace(
     "test set",
     differs="1,367 images of four sources for COVID-FL's twelve sites, " + FEDLD_PACS.differs.partition("sites, ")[2],
     data=needs("cxr"),
-    config="chest_xray/fedavg.py",
+    config="chest_xray",
     common={**FEDLD_PACS.common, "data.path": "{cxr}", "data.size": "32"},
 )
 _DECOMPOSED = {
@@ -142,7 +142,7 @@ FEDLD_LOSSES = Experiment(
     differs="a perceptron for a ResNet-50, 10 steps for an epoch, alpha .5 of the figure's five; the figure is of one "
     "round and does not say from which model",
     data=needs("fashion_mnist"),
-    config="fashion_mnist/fedavg.py",
+    config="fashion_mnist",
     common={**FEDLD_FASHION.common, "algorithm.learning_rate": "0.1"},
     methods={"FedAvg": fedld.METHODS["FedAvg"], **_PARTS},
     quantities=_DECOMPOSED,

@@ -18,7 +18,7 @@ class Experiment(NamedTuple):
         setting: data, network and budget, in words.
         differs: from the paper's setting, in words.
         data: {name: description} of the files; settings refer to them as {name}.
-        config: the path of the config below configs/.
+        config: the name of the embedded config, "pacs" or "pacs:fedrd".
         common: the settings of all runs.
         methods: {name: settings}.
         quantities: {name: (what is compared, how it is read from a run)}.

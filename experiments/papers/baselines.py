@@ -57,7 +57,7 @@ def make_experiment(dataset: str, title: str, network: str) -> Experiment:
     """Make the comparison of all algorithms on one data set.
 
     Args:
-        dataset: the name of the data set and of its folder in configs/.
+        dataset: the name of the data set and of its file in configs/.
         title: its name in words.
         network: the network, and what is smaller about the images, in words.
     """
@@ -74,7 +74,7 @@ def make_experiment(dataset: str, title: str, network: str) -> Experiment:
         },
         scales={
             "smoke": make_smoke_scale({"alpha 0.5": _ALPHAS["alpha 0.5"]}, smoke),
-            "cpu": Scale(f"{dataset}/fedavg.py", common, _ALPHAS, reduction, data),
+            "cpu": Scale(dataset, common, _ALPHAS, reduction, data),
         },
         choices=RATES,
         chosen_by=VALIDATION,
@@ -96,7 +96,7 @@ PACS = Experiment(
     scales={
         "smoke": SMOKE,
         "cpu": Scale(
-            "pacs/fedavg.py",
+            "pacs",
             {
                 **_HELD_OUT,
                 **flatten({"data": {"name": "arrays", "path": "{pacs}", "size": "16", "standardise": "False"}}),

@@ -10,7 +10,6 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_het._internal.keys import make_key
-from fedjax_het.cli import CONFIGS
 from fedjax_het.cli.configuration import calls
 from fedjax_het.cli.configuration.command_line import make_parser, split_overrides, with_exit_status
 from fedjax_het.cli.runs import json_files, plots
@@ -98,7 +97,7 @@ def run(
 
 def runs_folder(run: GridRun, scale: str, workdir: Path) -> Path:
     """Return the folder of all runs with this config and these common settings, which several tables may share."""
-    shared = json.dumps([str(run.config.relative_to(CONFIGS)), dict(run.common)], sort_keys=True)
+    shared = json.dumps([run.config.name, dict(run.common)], sort_keys=True)
     return workdir / f"{scale}-{hashlib.sha256(shared.encode()).hexdigest()[:8]}"
 
 

@@ -76,12 +76,12 @@ def _on_x_rays(
     columns: Mapping[str, Settings], settings: Settings = MappingProxyType({}), reduction: str = RETINA_REDUCTION
 ) -> Scale:
     data = {"cxr": "the X-rays' .npz file"}
-    return Scale("chest_xray/fedavg.py", {**X_RAYS, **settings}, columns, reduction, data)
+    return Scale("chest_xray", {**X_RAYS, **settings}, columns, reduction, data)
 
 
 def _on_retina(columns: Mapping[str, Settings], settings: Settings = MappingProxyType({})) -> Scale:
     common = {**PAPER, "data.path": "{retina}", **settings}
-    return Scale("retina/fedavg.py", common, columns, "", {"retina": "the folder Retina"}, IMAGENET)
+    return Scale("retina", common, columns, "", {"retina": "the folder Retina"}, IMAGENET)
 
 
 SPLITS = {
@@ -129,7 +129,7 @@ COVID = Experiment(
             RETINA_REDUCTION.replace("for Retina", "(a source a client) for COVID-FL's twelve sites"),
         ),
         "paper": Scale(
-            "covid_fl/fedavg.py",
+            "covid_fl",
             {**PAPER, "data.path": "{covid}"},
             {"COVID-FL": {}},
             "",

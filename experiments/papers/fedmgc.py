@@ -118,8 +118,8 @@ def make_experiment(
         measures=measures,
         scales={
             "smoke": make_smoke_scale(dict(list(columns.items())[:1]), {**common, "data.num_clients": "5"}),
-            "cpu": Scale("cifar10/fedavg.py", {**_CPU, **common}, on_arrays, _REDUCTION, needed),
-            "paper": Scale("cifar10/fedavg.py", {**_PAPER, **common}, published),
+            "cpu": Scale("cifar10", {**_CPU, **common}, on_arrays, _REDUCTION, needed),
+            "paper": Scale("cifar10", {**_PAPER, **common}, published),
         },
         draw=draw,
         caveats=(*caveats, *_UNSTATED),

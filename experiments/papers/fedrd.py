@@ -132,12 +132,12 @@ def _make_cpu_scale(rounds: int, epochs: str) -> Scale:
     )
     needed = {"pacs": "the folder with an .npz file of images a domain"}
     common = _SMALL | {"rounds": str(rounds), "algorithm.learning_rate_schedule.at": str((round(0.8 * rounds),))}
-    return Scale("pacs/fedrd.py", common, _PACS, words, needed)
+    return Scale("pacs:fedrd", common, _PACS, words, needed)
 
 
 _PACS = _leave_out("photo", "art_painting", "cartoon", "sketch")
 _CPU = _make_cpu_scale(20, "of 2 epochs for 40 of 5")
-_PAPER = Scale("pacs/fedrd.py", {**PAPER, "data.path": "{pacs}"}, _PACS, "", {"pacs": "the folder PACS"}, IMAGENET)
+_PAPER = Scale("pacs:fedrd", {**PAPER, "data.path": "{pacs}"}, _PACS, "", {"pacs": "the folder PACS"}, IMAGENET)
 _ALPHAS = {alpha: {"data.partition.alpha": alpha, "data.unseen": "art_painting"} for alpha in ("0.1", "0.5", "1", "10")}
 _SMOKE_ALPHA = {"1": {"data.partition.alpha": "1", "data.unseen": "inverted"}}
 _ON_PACS = {"cpu": _CPU, "paper": _PAPER}
@@ -246,7 +246,7 @@ def _make_table(
     return _make_experiment(
         title,
         METHODS,
-        {"paper": Scale("pacs/fedrd.py", common, columns, "", {source: f"the data of '{source}'"}, IMAGENET)},
+        {"paper": Scale("pacs:fedrd", common, columns, "", {source: f"the data of '{source}'"}, IMAGENET)},
         printed,
         tuned={("FedIIR", column): {"algorithm.gamma": penalty} for column in columns},
         caveats=(*caveats, *BACKBONES),

@@ -59,13 +59,13 @@ def make_experiment(num_clients: str, batch_size: str, printed: str) -> Experime
         scales={
             "smoke": make_smoke_scale({"Dir 0.6": _PARTITIONS["Dir 0.6"]}, {**settings, **of_smoke}),
             "cpu": Scale(
-                "cifar10/fl_simulator.py",
+                "cifar10:fl_simulator",
                 {**_CPU, **settings},
                 _PARTITIONS,
                 _REDUCTION,
                 {"cifar10": "CIFAR-10's .npz file"},
             ),
-            "paper": Scale("cifar10/fl_simulator.py", {**settings, "evaluate_every": "50"}, _PARTITIONS),
+            "paper": Scale("cifar10:fl_simulator", {**settings, "evaluate_every": "50"}, _PARTITIONS),
         },
         tuned={("FedDyn", column): {_FACTOR: "0.9995"} for column in _PARTITIONS},
         **read_printed("accuracy", printed),

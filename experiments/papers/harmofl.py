@@ -58,12 +58,8 @@ def _make_scales(
     """Make the scales of classification with these columns; added: further settings of the runs of each."""
     return {
         "smoke": make_smoke_scale(smoke, {**_DIGITS, **added[0]}, "a small convolutional network"),
-        "cpu": Scale(
-            "chest_xray/fedavg.py", {**_X_RAYS, **added[1]}, cpu, _REDUCTION, {"cxr": "the X-rays' .npz file"}
-        ),
-        "paper": Scale(
-            "camelyon17/fedavg.py", {**_CAMELYON, **added[2]}, paper, "", {"camelyon": "the folder of Camelyon17"}
-        ),
+        "cpu": Scale("chest_xray", {**_X_RAYS, **added[1]}, cpu, _REDUCTION, {"cxr": "the X-rays' .npz file"}),
+        "paper": Scale("camelyon17", {**_CAMELYON, **added[2]}, paper, "", {"camelyon": "the folder of Camelyon17"}),
     }
 
 

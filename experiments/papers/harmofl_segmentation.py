@@ -67,17 +67,17 @@ _SMOKE = make_smoke_scale({"plain": {}}, STROKES, UNET_NETWORK)
 NUCLEI_SCALES = {
     "smoke": _SMOKE,
     "cpu": Scale(
-        "nuclei/fedavg.py",
+        "nuclei",
         {**NUCLEI, **diagnose_at_end(40, "contours")},
         {"monuseg2018": {}, "gbm40": {}, "monusac2020": {}},
         SITES_REDUCTION,
         NUCLEI_DATA,
     ),
-    "paper": Scale("nuclei/fedavg.py", {"data.path": "{nuclei}", **_PUBLISHED}, SITES, "", SITES_DATA),
+    "paper": Scale("nuclei", {"data.path": "{nuclei}", **_PUBLISHED}, SITES, "", SITES_DATA),
 }
 PROSTATE_SCALES = {
     "smoke": _SMOKE,
-    "paper": Scale("prostate/fedavg.py", {"data.path": "{prostate}", **_PUBLISHED}, SITES, "", PROSTATE_DATA),
+    "paper": Scale("prostate", {"data.path": "{prostate}", **_PUBLISHED}, SITES, "", PROSTATE_DATA),
 }
 """Their runs are Fig. 4's, too, except at the smallest scale."""
 

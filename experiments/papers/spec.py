@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedjax_het.cli import CONFIGS
+from fedjax_het.cli.configuration.config_files import find_config
 from fedjax_het.cli.runs.results import RunResults
 from fedjax_het.cli.sweep.grid import GridRun
 
@@ -23,7 +23,7 @@ class Scale(NamedTuple):
     """The size at which an experiment is run.
 
     Attributes:
-        config: the path of the config below configs/.
+        config: the name of the embedded config, "pacs" or "pacs:fedrd".
         common: the settings of all runs.
         columns: {name: settings} of each column; those of the paper have its names.
         reduction: what is smaller than in the paper, in words; empty at the paper's own scale.
@@ -54,7 +54,7 @@ def make_smoke_scale(
     """
     common = {"rounds": "3", "cohort_size": "0", "layout": "vmapped", **settings}
     reduction = f"scikit-learn's digits, {network}, three rounds, one seed: a test that it runs, nothing more"
-    return Scale("quickstart.py", common, columns, reduction, is_compared=False)
+    return Scale("quickstart", common, columns, reduction, is_compared=False)
 
 
 def read_printed(measure: str, table: str) -> dict[str, Any]:
@@ -129,7 +129,7 @@ class Experiment(NamedTuple):
                 own = {**of_row, **of_column, **self.tuned.get((row, column), {}), **self.choices[choice]}
                 parts = {**chosen.common, **common}, {key: text for key, text in own.items() if key not in common}
                 filled = [{key: fill_paths(text, paths) for key, text in part.items()} for part in parts]
-                runs[row, column] = GridRun(CONFIGS / chosen.config, *filled)
+                runs[row, column] = GridRun(find_config(chosen.config), *filled)
         return runs
 
     def printed_value(self, measure: str, row: str, column: str) -> tuple[float | None, float | None]:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedjax_het.cli import CONFIGS
+from fedjax_het.cli.configuration.config_files import find_config
 from fedjax_het.cli.runs.results import RunResults
 from fedjax_het.cli.sweep.grid import GridRun
 
@@ -110,7 +110,7 @@ def make_run(plan: Plan, place: Place, common: Mapping[str, str], *, is_cost: bo
     }
     own = {**ALGORITHMS[place.algorithm], **{key: str(count) for key, count in counts.items()}}
     own = {key: text for key, text in own.items() if key not in common}
-    return GridRun(CONFIGS / "fashion_mnist" / "fedavg.py", {**COMMON, **common}, own)
+    return GridRun(find_config("fashion_mnist"), {**COMMON, **common}, own)
 
 
 class Row(NamedTuple):

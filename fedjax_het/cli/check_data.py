@@ -1,6 +1,6 @@
 """Check of the data of a config, which are read and distributed without training:
 
-fedjax-het check-data --config=configs/pacs/fedavg.py --config.data.path=data/pacs
+fedjax-het check-data --config=pacs --config.data.path=data/pacs
 
 Prints the examples by domain, split and class, those of each client by class, and the examples that a run would train
 on and be measured on. Decoded images stay in the cache for training. Exit status: 0 = the data can be used, 2 = an

@@ -1,6 +1,6 @@
 """Training of a grid of settings, and tables that compare the results:
 
-    fedjax-het compare --config=configs/pacs/fedavg.py --config=configs/pacs/fedbn.py \\
+    fedjax-het compare --config=pacs --vary=algorithm.name=fedavg,fedbn \\
         --config.data.path=PACS --vary=data.unseen=all --workdir=runs/pacs
 
 Runs that differ only in seeds and real numbers of the algorithm are trained in one program; if it fails, each is
@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.markdown import Markdown
 
 from fedjax_het.cli.configuration.command_line import add_config_flag, make_parser, split_overrides, with_exit_status
+from fedjax_het.cli.configuration.config_files import Config
 from fedjax_het.cli.runs import json_files
 from fedjax_het.cli.runs.results import RunResults
 from fedjax_het.cli.runs.tables import WRITERS, LabeledRun, Table, narrow, result_tables, to_markdown
@@ -26,7 +27,7 @@ from fedjax_het.errors import InputError
 
 
 class Command(NamedTuple):
-    configs: list[Path]
+    configs: list[Config]
     common: dict[str, str]
     varied: dict[str, list[str]]
     workdir: Path

@@ -46,7 +46,7 @@ def main(shell: str, commands: Iterable[str], run: Callable[[Sequence[str]], int
         raise InputError(f"--completion: unknown shell '{shell}'. {nearest(shell, ('bash', 'zsh'))}")
     flags = "\n".join(f'            *" {name} "*) choices="{_find_flags(name, run)}" ;;' for name in commands)
     parts = {
-        "CONFIGS": embedded_configs(),
+        "CONFIGS": [name for name in embedded_configs() if ":" not in name],
         "COMMANDS": [*commands, "--completion", "--help", "--version"],
     }
     script = _SCRIPT.replace("<FLAGS>", flags)

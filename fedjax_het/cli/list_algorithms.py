@@ -53,7 +53,7 @@ def _print_all() -> None:
         print(f"{name:<{width}} {parse_docstring(factory).title.partition(': ')[2]}")
     print()
     _print_wrapped("`fedjax-het list NAME` shows the formula, options, traffic and references of one.")
-    _print_wrapped(f"Embedded configs, for --config=NAME: {', '.join(config_files.embedded_configs())}.")
+    _print_wrapped(f"Embedded configs, for --config: {', '.join(config_files.embedded_configs())}.")
 
 
 def _print_one(name: str) -> None:

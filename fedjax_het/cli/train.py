@@ -1,4 +1,4 @@
-"""Training from a config: fedjax-het train --config=configs/quickstart.py --config.algorithm.lam=0.01
+"""Training from a config: fedjax-het train --config=quickstart --config.algorithm.lam=0.01
 
 The same command resumes a stopped run and prints the results of a complete one. With --coordinator, --num_processes and
 --process_id, or --distributed, several processes train together. Exit status: 0 = done, 2 = an input error, printed on
@@ -46,7 +46,7 @@ class Run(NamedTuple):
 
 
 class Command(NamedTuple):
-    config: Path
+    config: config_files.Config
     workdir: Path
     overrides: dict[str, str]  # {"algorithm.mu": "0.01"}
     is_cached: bool  # whether compiled programs are saved for other runs
@@ -68,21 +68,15 @@ def parse(argv: Sequence[str]) -> Command:
     )
     add_config_flag(with_hints(parser))
     parser.add_argument(
-        "--workdir", type=Path, help="the run directory (default: runs/ and the config's path below configs/)"
+        "--workdir", type=Path, help="the run directory (default: runs/pacs-fedrd for --config=pacs:fedrd)"
     )
     parser.add_argument(
         "--no_compilation_cache", action="store_true", help="compile again, and save no program for other runs"
     )
     initialization.add_flags(parser)
     flags = parser.parse_args(own)
-    workdir = flags.workdir or Path("runs", *_relative_name(flags.config))
+    workdir = flags.workdir or Path("runs", flags.config.name)
     return Command(flags.config, workdir, overrides, not flags.no_compilation_cache, initialization.read_flags(flags))
-
-
-def _relative_name(config: Path) -> tuple[str, ...]:
-    """("pacs", "fedbn") for configs/pacs/fedbn.py, so that data sets do not share a run directory."""
-    parts = config.with_suffix("").parts
-    return parts[len(parts) - parts[::-1].index("configs") :] if "configs" in parts else parts[-1:]
 
 
 def run(command: Command, processes: Processes = SINGLE) -> None:

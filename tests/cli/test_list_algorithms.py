@@ -59,7 +59,7 @@ def test_the_overview_has_one_line_per_algorithm_within_eighty_columns(list_outp
     assert [line.split()[0] for line in lines[: len(ALGORITHMS)]] == list(ALGORITHMS)
     assert all(len(line) <= 80 and line.endswith(".") for line in lines[: len(ALGORITHMS)])
     rest = " ".join(lines[len(ALGORITHMS) + 1 :])
-    assert "list NAME` shows the formula" in rest and "quickstart" in rest and "pacs/fedrd" in rest
+    assert "list NAME` shows the formula" in rest and "quickstart" in rest and "pacs:fedrd" in rest
 
 
 @pytest.mark.extended

@@ -187,12 +187,12 @@ def test_a_directory_that_cannot_be_written_is_refused(config, tmp_path, capsys)
 def test_an_unexpected_error_keeps_its_traceback(tmp_path, monkeypatch):
     monkeypatch.setattr(train.config_files, "load_config", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        train.main(["--config=configs/quickstart.py", f"--workdir={tmp_path / 'run'}"])
+        train.main(["--config=quickstart", f"--workdir={tmp_path / 'run'}"])
 
 
 @pytest.mark.extended
 def test_the_command_in_a_process_exits_with_status_2():
-    command = [sys.executable, "-m", "fedjax_het.cli.train", "--config=configs/quickstart.py", "--config.rouds=3"]
+    command = [sys.executable, "-m", "fedjax_het.cli.train", "--config=quickstart", "--config.rouds=3"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert done.returncode == 2
     assert done.stderr.startswith("error: --config.rouds is unknown. Did you mean 'rounds'?")
@@ -202,13 +202,19 @@ def test_the_command_in_a_process_exits_with_status_2():
 # ---- the command line ------------------------------------------------------------------------------------------------
 def test_overrides_are_parsed_with_and_without_an_equals_sign():
     command = train.parse(["--config=a/b.py", "--config.rounds=3", "--config.data.path", "x=y", "--workdir", "here"])
-    assert command == (Path("a/b.py"), Path("here"), {"rounds": "3", "data.path": "x=y"}, True, DistributedConfig())
+    assert command == (
+        (Path("a/b.py"), ""),
+        Path("here"),
+        {"rounds": "3", "data.path": "x=y"},
+        True,
+        DistributedConfig(),
+    )
     assert not train.parse(["--config=a/b.py", "--no_compilation_cache"]).is_cached
 
 
 @pytest.mark.parametrize(
     ("config", "workdir"),
-    [("configs/pacs/fedbn.py", "runs/pacs/fedbn"), ("configs/quickstart.py", "runs/quickstart"), ("x/y.py", "runs/y")],
+    [("pacs:fedrd", "runs/pacs-fedrd"), ("configs/quickstart.py", "runs/quickstart"), ("x/y.py:big", "runs/y-big")],
 )
 def test_the_run_directory_is_named_after_the_config(config, workdir):
     assert train.parse([f"--config={config}"]).workdir == Path(workdir)

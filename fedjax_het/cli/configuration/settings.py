@@ -5,8 +5,6 @@ from dataclasses import dataclass, fields
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, TypeVar
 
-from ml_collections import ConfigDict
-
 from fedjax_het.algorithms import ALGORITHMS
 from fedjax_het.cli import trackers
 from fedjax_het.cli.configuration import calls
@@ -122,14 +120,14 @@ _NESTED = {
 }
 
 
-def defaults() -> ConfigDict:
-    """Return the default config; a config file may start from it, or from an empty ConfigDict."""
+def defaults() -> Settings:
+    """Return the default config."""
     sections = {
         "algorithm": {"name": "fedavg"},
         "model": {"name": "mlp"},
         "data": {"name": "digits", "num_clients": 10, "partition": {"name": "iid"}},
     }
-    return ConfigDict(sections | {field.name: field.default for field in fields(RunSettings)})
+    return sections | {field.name: field.default for field in fields(RunSettings)}
 
 
 def complete_settings(
@@ -199,7 +197,7 @@ def _location(where: str) -> str:
 
 def _split_tables(settings: Settings) -> dict[str, Settings]:
     """Return the tables by their dotted keys; sections that the file does not have get their defaults."""
-    tables = {"": defaults().to_dict() | settings}
+    tables = {"": defaults() | settings}
     for where in TABLES:
         outer, _, name = where.rpartition(".")
         tables[where] = _check_table(tables[outer].pop(name, _NESTED.get(where)), where)

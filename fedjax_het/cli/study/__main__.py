@@ -1,6 +1,6 @@
 """Comparison of methods with the same number of trials for each, of which validation examples choose:
 
-    fedjax-het study --config=configs/fashion_mnist/fedavg.py --config.data.valid_fraction=0.1 \\
+    fedjax-het study --config=fashion_mnist --config.data.valid_fraction=0.1 \\
         --methods=fedavg,fedld,scaffold --trials=16 --seeds=5 --select=mean_client --workdir=runs/study
 
 Every method gets the same budget: trials with values drawn from the space that its recipe declares (the first has its
@@ -171,7 +171,7 @@ def _write(
         + "; ".join(f"{method}: {trials.describe_space(method)}" for method in command.own)
         + "."
     )
-    title = f"{command.config.stem}: {selection.DESCRIPTIONS[command.scope]}"
+    title = f"{command.config.name}: {selection.DESCRIPTIONS[command.scope]}"
     whole_note = " ".join([note, *(f"Warning: {each}" for each in warnings)])
     table = comparison.make_table(title, rows, whole_note)
     record = {

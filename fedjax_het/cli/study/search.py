@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from fedjax_het.cli.configuration.config_files import Config
 from fedjax_het.cli.runs.results import RunResults
 from fedjax_het.cli.study import selection, trials
 from fedjax_het.cli.study.trials import Trial
@@ -16,7 +17,7 @@ TRIALS, REFITS = "trials", "refits"
 
 
 class Command(NamedTuple):
-    config: Path
+    config: Config
     common: dict[str, str]  # settings of all runs
     own: dict[str, dict[str, str]]  # {method: settings of its runs}
     rungs: list[trials.Rung]

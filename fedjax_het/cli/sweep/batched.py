@@ -24,7 +24,7 @@ def read_runs(path: Path) -> list[Run]:
     """
     runs = []
     for each in read_json(path):
-        run_settings, _ = settings.complete_settings(config_files.load_config(Path(each["config"])), each["set"])
+        run_settings, _ = settings.complete_settings(config_files.load_config(each["config"]), each["set"])
         runs.append(Run(run_settings, RunDirectory(each["workdir"])))
         for note in runs[-1].directory.check(run_settings).notes:
             print(f"note: {note}")

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from fedjax_het._internal.regular_files import open_regular, read_regular
 from fedjax_het.cli import module_command, module_environment
 from fedjax_het.cli.configuration import build, config_files, settings
+from fedjax_het.cli.configuration.config_files import Config
 from fedjax_het.cli.runs import json_files
 from fedjax_het.cli.runs.run_directory import RunDirectory
 from fedjax_het.cli.runs.setting_text import algorithm_title, short_name
@@ -30,7 +31,7 @@ _Show = Callable[[int, str], None]  # of the rounds that a run has done, and its
 class GridRun(NamedTuple):
     """One run of a grid: its config and the keys that are set in addition."""
 
-    config: Path
+    config: Config
     common: Mapping[str, str]  # those of all runs, {"rounds": "20"}
     own: Mapping[str, str]  # those that the grid varies, {"data.unseen": "sketch"}
 
@@ -38,7 +39,7 @@ class GridRun(NamedTuple):
     def name(self) -> str:
         """The name of its directory, "fedld,lam=0.1,unseen=sketch"."""
         parts = [f"{short_name(key)}={text}" for key, text in self.own.items()]
-        return re.sub(r"[^\w.=,+-]+", "_", ",".join([self.config.stem, *parts]))
+        return re.sub(r"[^\w.=,+-]+", "_", ",".join([self.config.name, *parts]))
 
     @property
     def overrides(self) -> dict[str, str]:
@@ -48,7 +49,9 @@ class GridRun(NamedTuple):
         return settings.complete_settings(config_files.load_config(self.config), self.overrides)[0]
 
 
-def make_grid(configs: Sequence[Path], common: Mapping[str, str], varied: Mapping[str, Sequence[str]]) -> list[GridRun]:
+def make_grid(
+    configs: Sequence[Config], common: Mapping[str, str], varied: Mapping[str, Sequence[str]]
+) -> list[GridRun]:
     """Combine every config with every combination of the varied values.
 
     Args:
@@ -89,7 +92,7 @@ def label_runs(runs: Sequence[GridRun]) -> list[str]:
 
     def label(run: GridRun) -> str:
         varied = [f"{short_name(key)}={text}" for key, text in run.own.items() if key not in (UNSEEN, SEED, _NAME)]
-        names = [run.config.stem] if has_several_configs or _NAME not in run.own else []
+        names = [run.config.name] if has_several_configs or _NAME not in run.own else []
         names += [run.own[_NAME]] if _NAME in run.own else []
         return " ".join([*map(algorithm_title, names), *varied])
 

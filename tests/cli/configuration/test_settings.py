@@ -1,18 +1,15 @@
 """Complete settings from a config file and the command line."""
 
 from inspect import signature
+from pathlib import Path
 
 import numpy as np
 import pytest
-from ml_collections import ConfigDict
 
 from fedjax_het.cli.configuration import build, config_files, settings
 from fedjax_het.cli.runs import setting_text
 from fedjax_het.data import SOURCES
 from fedjax_het.errors import InputError
-from tests.shared import ROOT
-
-FILES = sorted(path for path in ROOT.glob("configs/**/*.py") if path.stem not in ("__init__", "base"))
 
 
 def complete(overrides=None, **sections):
@@ -28,16 +25,12 @@ def test_an_empty_config_gives_the_default_of_every_option():
 
 
 def test_a_config_starts_from_the_defaults_or_from_nothing():
-    config = settings.defaults()
-    config.rounds = 3
-    assert settings.complete_settings(config.to_dict()) == settings.complete_settings(
-        ConfigDict({"rounds": 3}).to_dict()
-    )
+    assert settings.complete_settings(settings.defaults() | {"rounds": 3}) == settings.complete_settings({"rounds": 3})
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.stem}")
-def test_every_embedded_config_is_complete_except_its_path(path):
-    chosen = config_files.load_config(path)
+@pytest.mark.parametrize("name", config_files.embedded_configs())
+def test_every_embedded_config_is_complete_except_its_path(name):
+    chosen = config_files.load_config(name)
     needs_path = "path" in signature(SOURCES[chosen["data"]["name"]]).parameters
     if needs_path:
         with pytest.raises(InputError, match=r"config\.data\.path is required.*--config\.data\.path="):
@@ -202,6 +195,27 @@ def test_files_that_are_no_config_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("pacs:fedrdd", r"there is no setting 'fedrdd'. Did you mean 'fedrd'\?"),
+        ("quickstart:small", r"called with 'small': too many positional arguments"),
+        ("pasc:fedrd", r"no embedded config of that name. Did you mean 'pacs:fedrd'\?"),
+    ],
+)
+def test_unknown_settings_of_a_config_are_refused(name, message):
+    with pytest.raises(InputError, match=message):
+        config_files.load_config(name)
+
+
+def test_a_setting_is_the_argument_of_get_config(tmp_path):
+    (tmp_path / "own.py").write_text("def get_config(rounds='3'):\n    return {'rounds': int(rounds)}\n")
+    assert config_files.load_config(tmp_path / "own.py") == {"rounds": 3}
+    assert config_files.load_config(f"{tmp_path}/own.py:5") == {"rounds": 5}
+    assert config_files.load_config("pacs:fedrd")["algorithm"]["name"] == "fedrd"
+    assert config_files.find_config(r"C:\own.py") == (Path(r"C:\own.py"), "")
+
+
+@pytest.mark.parametrize(
     ("text", "message"),
     [
         ("def get_config():\n    return dict(rounds=2\n", r"line 2: SyntaxError: '\(' was never closed$"),
@@ -213,8 +227,8 @@ def test_files_that_are_no_config_are_refused(tmp_path):
         ),
         ("def get_config():\n    raise SystemExit('stop')\n", r"line 2: SystemExit: stop$"),
         ("def get_config(scale):\n    return {}\n", r"called without arguments: missing a required argument: 'scale'"),
-        ("def get_config():\n    return [1]\n", r"must return a ConfigDict or a dict, not \[1\]"),
-        ("def get_config():\n    pass\n", r"must return a ConfigDict or a dict, not None"),
+        ("def get_config():\n    return [1]\n", r"must return a dict, not \[1\]"),
+        ("def get_config():\n    pass\n", r"must return a dict, not None"),
         ("def get_config():\n    return {1: 2}\n", r"keys must be text, and 1 is not"),
         ("get_config = 3\n", r"defines no get_config\(\)"),
         (b"\x89PNG\x00", r"SyntaxError: "),

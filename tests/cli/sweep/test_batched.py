@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from fedjax_het.cli import compare, train
+from fedjax_het.cli.configuration.config_files import find_config
 from fedjax_het.cli.runs.records import MetricLines
 from fedjax_het.cli.sweep import batched, grid
-from tests.shared import ROOT
 
 pytestmark = pytest.mark.extended
 
-QUICK = ROOT / "configs" / "quickstart.py"
+QUICK = find_config("quickstart")
 SMALL = {
     "data.num_clients": "4",
     "cohort_size": "2",

@@ -8,17 +8,15 @@ import pytest
 
 from fedjax_het.cli import compare
 from fedjax_het.cli.configuration import build
+from fedjax_het.cli.configuration.config_files import Config, find_config
 from fedjax_het.cli.sweep import grid
 from fedjax_het.cli.sweep.grid import GridRun
 from fedjax_het.errors import InputError
-from tests.shared import ROOT
 
-QUICK = ROOT / "configs" / "quickstart.py"
+QUICK = find_config("quickstart")
 CONFIG = """
-from ml_collections import ConfigDict
-
 def get_config():
-    return ConfigDict({"algorithm": {"name": "fedavg", "batch_size": 8}, "data": {"name": "digits", "num_clients": 2,
+    return dict({"algorithm": {"name": "fedavg", "batch_size": 8}, "data": {"name": "digits", "num_clients": 2,
         "partition": {"name": "iid"}}, "rounds": 1, "layout": "vmapped"})
 """
 
@@ -40,7 +38,7 @@ def test_domains_left_out_and_seeds_share_a_row():
 def test_a_row_is_labeled_by_its_algorithm():
     names = {"algorithm.name": ["fedavg", "fedbn"]}
     assert grid.label_runs(grid.make_grid([QUICK], {}, names)) == ["FedAvg", "FedBN"]
-    several = grid.make_grid([QUICK, Path("slow.py")], {}, names | {"algorithm.lam": ["0"]})
+    several = grid.make_grid([QUICK, Config(Path("slow.py"))], {}, names | {"algorithm.lam": ["0"]})
     assert grid.label_runs(several)[::3] == ["quickstart FedAvg lam=0", "slow FedBN lam=0"]
 
 

@@ -26,8 +26,8 @@ TWO = Experiment(
     rows={"FedAvg": {}, "FedLD": {}},
     measures={"accuracy": read_final("test/accuracy")},
     scales={
-        "cpu": Scale("quickstart.py", {}, {"S1": {}, "S2": {}}, "less data", {"a": "an archive", "b": "a folder"}),
-        "paper": Scale("quickstart.py", {}, {"S1": {}, "S2": {}}),
+        "cpu": Scale("quickstart", {}, {"S1": {}, "S2": {}}, "less data", {"a": "an archive", "b": "a folder"}),
+        "paper": Scale("quickstart", {}, {"S1": {}, "S2": {}}),
     },
     printed={"accuracy": {"FedAvg": (80.0, 70.5), "FedLD": (81.0, None)}},
     caveats=("A misprint.",),
@@ -165,7 +165,7 @@ def test_the_error_for_a_missing_scale_names_the_existing_ones(tmp_path, capsys)
 RATES = {rate: {"algorithm.learning_rate": rate} for rate in ("0.1", "0.3")}
 CHOSEN = TWO._replace(
     measures={"accuracy": read_final("test/accuracy")},
-    scales={"cpu": Scale("quickstart.py", {}, {"S1": {}}, "less data")},
+    scales={"cpu": Scale("quickstart", {}, {"S1": {}}, "less data")},
     printed={},
     choices=RATES,
     chosen_by=read_final("valid/accuracy_mean"),

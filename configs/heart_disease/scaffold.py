@@ -1,9 +1,0 @@
-"""SCAFFOLD on Fed-Heart-Disease; the setting is that of base.py."""
-
-from ml_collections import ConfigDict
-
-from .base import base
-
-
-def get_config() -> ConfigDict:
-    return base(name="scaffold")
