@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from fedjax_het._internal.keys import make_key
 from fedjax_het.errors import InputError
-from fedjax_het.models._dense import add_bias, multiply
+from fedjax_het.models._dense import apply_dense, init_dense
+from fedjax_het.models._model import check_images, output_shapes
 from fedjax_het.types import Array, Context, Key, Model, Named, Params, Variables
 from fedjax_het.validation import Count, CountOrZero, validate_arguments
 
@@ -34,11 +34,10 @@ def projected(width: Count = 256) -> Callable[[Model], Model]:
             return variables | {"params": _insert_projection(variables["params"], width, jax.random.fold_in(key, 1))}
 
         def encode(variables: Variables, inputs: Array, context: Context) -> tuple[tuple[Array, Named], Variables]:
-            params = dict(variables["params"])
-            layers = params.pop("projection")
-            (features, extras), state = model.encode({**variables, "params": params}, inputs, context)
-            hidden = nn.relu(_dense(layers["hidden"], features))
-            return (_dense(layers["output"], hidden), extras), state
+            layers, rest = split_off(variables, "projection")
+            (features, extras), state = model.encode(rest, inputs, context)
+            hidden = nn.relu(apply_dense(layers["projection"]["hidden"], features))
+            return (apply_dense(layers["projection"]["output"], hidden), extras), state
 
         def layers(inputs: Array) -> dict[str, type]:
             return {**model.layers(inputs), "projection/hidden": nn.Dense, "projection/output": nn.Dense}
@@ -56,21 +55,12 @@ def _insert_projection(params: Params, width: int, key: Key) -> Params:
         )
     hidden, output, classifier = jax.random.split(key, 3)
     num_features, num_classes = kernel.shape
-    dense = nn.initializers.lecun_normal()
     projection = {
-        "hidden": _layer(dense(hidden, (num_features, num_features), kernel.dtype)),
-        "output": _layer(dense(output, (num_features, width), kernel.dtype)),
+        "hidden": init_dense(hidden, num_features, num_features, kernel.dtype),
+        "output": init_dense(output, num_features, width, kernel.dtype),
     }
-    head = params["classifier"] | {"kernel": dense(classifier, (width, num_classes), kernel.dtype)}
-    return {**params, "projection": projection, "classifier": head}
-
-
-def _layer(kernel: Array) -> Params:
-    return {"kernel": kernel, "bias": jnp.zeros(kernel.shape[1], kernel.dtype)}
-
-
-def _dense(layer: Params, inputs: Array) -> Array:
-    return add_bias(multiply(inputs, layer["kernel"]), layer["bias"])
+    head = init_dense(classifier, width, num_classes, kernel.dtype)["kernel"]
+    return {**params, "projection": projection, "classifier": params["classifier"] | {"kernel": head}}
 
 
 @validate_arguments
@@ -112,25 +102,21 @@ def probabilistic(
     def adapt(model: Model) -> Model:
         def init(key: Key, inputs: Array) -> Variables:
             variables = model.init(key, inputs)
-            features, logits = _output_shapes(model, variables, inputs)
-            if features.ndim != 2:
-                raise InputError(
-                    f"probabilistic: features have shape {features.shape}; a probabilistic representation needs "
-                    "[batch, feature]. Take a model that classifies whole examples."
-                )
+            features, logits = vector_shapes("probabilistic", model, variables, inputs)
             inside, num_classes, dtype = features.shape[1], logits.shape[-1], features.dtype
             outside, params, key = num_features or inside, variables["params"], jax.random.fold_in(key, 1)
-            kernel = nn.initializers.lecun_normal()(key, (inside, 2 * outside), dtype)
-            params = params | {"representation": _layer(kernel)}
+            params = params | {"representation": init_dense(key, inside, 2 * outside, dtype)}
             if outside != inside:
                 params = params | _resize_head(key, params, inside, outside)
             if has_reference:
-                params = params | {"reference": _reference((num_classes, outside), dtype, learn_scale)}
+                shape, factor = (num_classes, outside), {"factor": jnp.ones((), dtype)} if learn_scale else {}
+                reference = {"mean": jnp.zeros(shape, dtype), "scale": jnp.ones(shape, dtype), **factor}
+                params = params | {"reference": reference}
             return variables | {"params": params}
 
         def encode(variables: Variables, inputs: Array, context: Context) -> tuple[tuple[Array, Named], Variables]:
             (features, extras), state = model.encode(variables, inputs, context)
-            mean, raw = jnp.split(_dense(variables["params"]["representation"], features), 2, axis=-1)
+            mean, raw = jnp.split(apply_dense(variables["params"]["representation"], features), 2, axis=-1)
             scale = jax.nn.softplus(raw)
             drawn = mean
             if context.is_training:
@@ -155,11 +141,6 @@ def probabilistic(
     return adapt
 
 
-def _reference(shape: tuple[int, int], dtype: jnp.dtype, learn_scale: bool) -> Params:
-    factor = {"factor": jnp.ones((), dtype)} if learn_scale else {}
-    return {"mean": jnp.zeros(shape, dtype), "scale": jnp.ones(shape, dtype), **factor}
-
-
 def _resize_head(key: Key, params: Params, inside: int, outside: int) -> Params:
     """Reinitialize the head for features of another width."""
     head = params.get("classifier", {})
@@ -168,16 +149,25 @@ def _resize_head(key: Key, params: Params, inside: int, outside: int) -> Params:
             f"num_features: only a head of one dense layer can be made another width, and this one has "
             f"{', '.join(sorted(head)) or 'nothing at params/classifier'}. Leave num_features out."
         )
-    old = head["kernel"]
-    kernel = nn.initializers.lecun_normal()(jax.random.fold_in(key, 1), (outside, old.shape[1]), old.dtype)
-    return {"classifier": {**head, "kernel": kernel}}
+    old, key = head["kernel"], jax.random.fold_in(key, 1)
+    return {"classifier": {**head, "kernel": init_dense(key, outside, old.shape[1], old.dtype)["kernel"]}}
 
 
-def _output_shapes(model: Model, variables: Variables, inputs: Array) -> tuple[jax.ShapeDtypeStruct, ...]:
-    """The shapes of (features, logits) in evaluation mode."""
-    context = Context(jnp.ones(inputs.shape[0]), jnp.zeros((), jnp.int32), make_key(0), False)
-    features = jax.eval_shape(lambda: model.encode(variables, inputs, context)[0][0])
-    return features, jax.eval_shape(model.classify, variables["params"], features)
+def split_off(variables: Variables, *names: str) -> tuple[Params, Variables]:
+    """(these entries of the parameters, the variables without them)."""
+    params = dict(variables["params"])
+    return {name: params.pop(name) for name in names if name in params}, {**variables, "params": params}
+
+
+def vector_shapes(what: str, model: Model, variables: Variables, inputs: Array) -> tuple[jax.ShapeDtypeStruct, ...]:
+    """The shapes of (features, logits) in evaluation mode; raises InputError if the features are not vectors."""
+    features, logits = output_shapes(model, variables, inputs)
+    if features.ndim != 2:
+        raise InputError(
+            f"{what}: features have shape {features.shape[1:]} per example; they need to be vectors. Take a model that "
+            "classifies whole examples."
+        )
+    return features, logits
 
 
 def with_feature_shape(model: Model) -> Model:
@@ -190,9 +180,7 @@ def with_feature_shape(model: Model) -> Model:
     """
 
     def outline(variables: Variables, inputs: Array) -> Array:
-        features, logits = _output_shapes(model, variables, inputs)
-        if features.ndim != 2:
-            raise InputError(f"prototypes: features are {features.shape[1:]} an example; they need to be vectors.")
+        features, logits = vector_shapes("prototypes", model, variables, inputs)
         return jnp.zeros((0, logits.shape[-1], features.shape[-1]), features.dtype)
 
     return _with_outline(model, "prototypes", outline)
@@ -206,10 +194,7 @@ def with_image_shape(model: Model) -> Model:
     """
 
     def outline(variables: Variables, inputs: Array) -> Array:
-        if inputs.ndim != 4:
-            raise InputError(
-                f"amplitude: inputs have shape {inputs.shape}; amplitudes need images [batch, height, width, channel]."
-            )
+        check_images("the summary of amplitudes", inputs.shape)
         return jnp.zeros((0, *inputs.shape[1:]), jnp.promote_types(inputs.dtype, jnp.float32))
 
     return _with_outline(model, "images", outline)
@@ -242,7 +227,6 @@ def with_empty_parameter(model: Model) -> Model:
         return variables | {"params": {**variables["params"], "nothing": {"empty": jnp.zeros(0)}}}
 
     def encode(variables: Variables, inputs: Array, context: Context) -> tuple[tuple[Array, Named], Variables]:
-        params = {name: leaves for name, leaves in variables["params"].items() if name != "nothing"}
-        return model.encode({**variables, "params": params}, inputs, context)
+        return model.encode(split_off(variables, "nothing")[1], inputs, context)
 
     return Model(init, encode, model.classify, model.layers)

@@ -20,6 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_het.errors import InputError
+from fedjax_het.models._model import check_images
 from fedjax_het.spectra import directions, fourier_transform, low_frequencies, real_inverse
 from fedjax_het.types import Array, Context, Key, Model, Named, Variables
 from fedjax_het.validation import Count, Fraction, NonNegative, may_be_nonzero, validate_arguments
@@ -115,7 +116,7 @@ def amplitude_normalised(
 
     def adapt(model: Model) -> Model:
         def start(key: Key, inputs: Array) -> Variables:
-            _check_images(inputs)
+            check_images("amplitude normalization", inputs.shape)
             dtype = jnp.promote_types(inputs.dtype, jnp.float32)
             empty = {"average": jnp.zeros(inputs.shape[1:], dtype), "count": jnp.zeros((), jnp.float32)}
             return model.init(key, inputs) | {"amplitude": empty}
@@ -146,7 +147,7 @@ def _update(
 
 
 def _split(variables: Variables, inputs: Array) -> tuple[Named, Variables]:
-    _check_images(inputs)
+    check_images("amplitude normalization", inputs.shape)
     rest = dict(variables)
     amplitude = rest.pop("amplitude")
     stored = amplitude["average"].shape
@@ -156,11 +157,3 @@ def _split(variables: Variables, inputs: Array) -> tuple[Named, Variables]:
             "Bring all images to one size, or initialise the model with images of this size."
         )
     return amplitude, rest
-
-
-def _check_images(inputs: Array) -> None:
-    if inputs.ndim != 4:
-        raise InputError(
-            f"amplitude: inputs have shape {inputs.shape}; amplitude normalisation needs images "
-            "[batch, height, width, channel]."
-        )

@@ -18,19 +18,23 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
 
+import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.typing import DTypeLike
 
+from fedjax_het._internal.keys import make_key
 from fedjax_het._internal.target_platform import target_platform
 from fedjax_het.errors import InputError, nearest
 from fedjax_het.models._dense import add_bias
+from fedjax_het.models._model import output_shapes
 from fedjax_het.models._native import convolution
-from fedjax_het.types import Array
+from fedjax_het.types import Array, Context, Model, Named, Params, Variables
 
 Pads = tuple[tuple[int, int], tuple[int, int]]
 # With few channels the copies are narrow; joining those of a row first is faster (measured for 3, 6, 32 channels).
 _FEW = 16
+_TIMED = ("lax", "im2col")  # on accelerators; the first is the meaning of "auto" without timing
 _auto: ContextVar[Callable[[], str] | None] = ContextVar("implementation for auto", default=None)
 
 
@@ -64,10 +68,44 @@ def setting_auto(choose: Callable[[], str]) -> Iterator[None]:
         _auto.reset(token)
 
 
+def with_conv(name: str) -> Callable[[Model], Model]:
+    """Use the implementation `name` for convolutions that a model leaves to "auto"."""
+
+    def adapt(model: Model) -> Model:
+        def encode(variables: Variables, inputs: Array, context: Context) -> tuple[tuple[Array, Named], Variables]:
+            with setting_auto(lambda: name):
+                return model.encode(variables, inputs, context)
+
+        def classify(params: Params, features: Array) -> Array:
+            with setting_auto(lambda: name):
+                return model.classify(params, features)
+
+        return model._replace(encode=encode, classify=classify)
+
+    return adapt
+
+
+def find_conv_candidates(model: Model, inputs: Array | jax.ShapeDtypeStruct) -> tuple[str, ...]:
+    """List the implementations to time on an accelerator.
+
+    Args:
+        model: The model.
+        inputs: A batch, or its shape.
+
+    Returns:
+        Their names; () on a CPU, and for models without convolutions left to "auto".
+    """
+    found = []
+    if target_platform() != "cpu":
+        with setting_auto(lambda: found.append(_TIMED[0]) or _TIMED[0]):
+            output_shapes(model, jax.eval_shape(model.init, make_key(0), inputs), inputs)
+    return _TIMED if found else ()
+
+
 def select_conv_impl(dtype: DTypeLike = jnp.float32, strides: tuple[int, int] = (1, 1)) -> str:
     """Choose the implementation for "auto" without timing."""
     if target_platform() != "cpu":
-        return "lax"
+        return _TIMED[0]
     return "im2col" if _explain_missing_native(dtype, strides) else "native"
 
 

@@ -9,7 +9,7 @@ from jax import lax
 from jax.custom_derivatives import SymbolicZero
 
 from fedjax_het._internal.target_platform import target_platform
-from fedjax_het.types import Array
+from fedjax_het.types import Array, Key, Params
 
 _NARROW = 32  # columns of a kernel
 
@@ -57,3 +57,13 @@ class Dense(nn.Dense):
         bias = self.param("bias", self.bias_init, (self.features,), self.param_dtype)
         inputs, kernel, bias = nn.dtypes.promote_dtype(inputs, kernel, bias, dtype=self.dtype)
         return add_bias(multiply(inputs, kernel), bias)
+
+
+def init_dense(key: Key, num_inputs: int, num_outputs: int, dtype: jnp.dtype) -> Params:
+    """The parameters of a dense layer: LeCun-normal kernel [input, output], zero bias [output]."""
+    kernel = nn.initializers.lecun_normal()(key, (num_inputs, num_outputs), dtype)
+    return {"kernel": kernel, "bias": jnp.zeros(num_outputs, dtype)}
+
+
+def apply_dense(layer: Params, inputs: Array) -> Array:
+    return add_bias(multiply(inputs, layer["kernel"]), layer["bias"])

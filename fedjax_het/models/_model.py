@@ -1,7 +1,7 @@
 """Models from Flax modules, and argument checks of the model factories."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
@@ -104,6 +104,13 @@ def _list_layers(module: nn.Module, inputs: Array) -> Mapping[str, type]:
 
     jax.eval_shape(trace, inputs)
     return classes
+
+
+def output_shapes(model: Model, variables: Variables, inputs: Array | jax.ShapeDtypeStruct) -> tuple[Any, Any]:
+    """The shapes of (features, logits) in evaluation mode."""
+    context = Context(jnp.ones(inputs.shape[0]), jnp.zeros((), jnp.int32), make_key(0), False)
+    features = jax.eval_shape(lambda variables, x: model.encode(variables, x, context)[0][0], variables, inputs)
+    return features, jax.eval_shape(model.classify, variables["params"], features)
 
 
 def check_images(network: str, shape: tuple[int, ...]) -> None:

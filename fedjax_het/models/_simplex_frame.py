@@ -10,7 +10,8 @@ import numpy as np
 from flax import linen as nn
 
 from fedjax_het.errors import InputError
-from fedjax_het.models._adaptations import _dense, _layer, _output_shapes
+from fedjax_het.models._adaptations import split_off, vector_shapes
+from fedjax_het.models._dense import apply_dense, init_dense
 from fedjax_het.types import Array, Context, Key, Model, Named, Params, Variables
 from fedjax_het.validation import Count, Positive, Seed, validate_arguments
 
@@ -44,29 +45,22 @@ def framed(width: Count | None = None, scale: Positive = 10.0, seed: Seed = 0) -
     def adapt(model: Model) -> Model:
         def init(key: Key, inputs: Array) -> Variables:
             variables = model.init(key, inputs)
-            features, logits = _output_shapes(model, variables, inputs)
-            if features.ndim != 2:
-                raise InputError(
-                    f"frame: features have shape {features.shape[1:]} per example; they need to be vectors. Take a "
-                    "model that classifies whole examples."
-                )
+            features, logits = vector_shapes("frame", model, variables, inputs)
             (_, inside), num_classes, dtype = features.shape, logits.shape[-1], features.dtype
             outside = width or max(inside, num_classes)
             if not 2 <= num_classes <= outside:
                 raise InputError(
                     f"width: {outside} dimensions hold frames of 2 to {outside} vectors, not {num_classes}."
                 )
-            kernel = nn.initializers.lecun_normal()(jax.random.fold_in(key, 1), (inside, outside), dtype)
+            layer = init_dense(jax.random.fold_in(key, 1), inside, outside, dtype)
             head = {"scale": jnp.asarray(scale, dtype), "classes": jnp.zeros((0, num_classes), dtype)}
-            params = {**variables["params"], "projection": _layer(kernel), "classifier": head}
+            params = {**variables["params"], "projection": layer, "classifier": head}
             return variables | {"params": params}
 
         def encode(variables: Variables, inputs: Array, context: Context) -> tuple[tuple[Array, Named], Variables]:
-            params = dict(variables["params"])
-            layer = params.pop("projection")
-            params.pop("classifier", None)
-            (features, extras), state = model.encode({**variables, "params": params}, inputs, context)
-            return (_dense(layer, features), extras), state
+            own, rest = split_off(variables, "projection", "classifier")
+            (features, extras), state = model.encode(rest, inputs, context)
+            return (apply_dense(own["projection"], features), extras), state
 
         def classify(params: Params, features: Array) -> Array:
             head = params["classifier"]

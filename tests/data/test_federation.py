@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedjax_het.data import federate, iid, splitting
@@ -84,6 +84,7 @@ def test_an_empty_table_has_a_capacity_of_one():
     assert splitting.pad_lists([np.array([], int)] * 2).index.shape == (2, 1)
 
 
+@settings(deadline=None)
 @given(st.integers(0, 60), st.floats(0, 0.5), st.floats(0, 0.49), st.integers(0, 9))
 def test_a_split_uses_every_position_once_and_keeps_one_for_training(num, valid, test, seed):
     positions = np.arange(num) * 3
@@ -93,6 +94,7 @@ def test_a_split_uses_every_position_once_and_keeps_one_for_training(num, valid,
     assert abs(len(parts.test) - test * num) <= 0.5 or len(parts.train) == 1
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(0, 5), max_size=80), st.floats(0, 1), st.integers(0, 9))
 def test_every_stratum_is_split_by_its_fraction_to_within_one(strata, fraction, seed):
     strata = np.array(strata, int)

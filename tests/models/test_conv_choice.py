@@ -7,8 +7,7 @@ import pytest
 from fedjax_het import models
 from fedjax_het._internal.target_platform import tracing_for
 from fedjax_het.errors import InputError
-from fedjax_het.models._conv_choice import find_conv_candidates, with_conv
-from fedjax_het.models._conv_impl import select_conv_impl
+from fedjax_het.models._conv_impl import find_conv_candidates, select_conv_impl, with_conv
 from fedjax_het.types import Context
 
 IMAGES = jax.ShapeDtypeStruct((1, 8, 8, 3), jnp.float32)

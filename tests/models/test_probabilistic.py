@@ -112,7 +112,7 @@ def test_models_with_maps_as_features_are_refused():
         classify=lambda params, features: features @ params["classifier"]["kernel"],
         layers=lambda inputs: {},
     )
-    with pytest.raises(InputError, match=r"shape \(2, 5, 5, 4\)"):
+    with pytest.raises(InputError, match=r"shape \(5, 5, 4\) per example"):
         probabilistic()(maps).init(KEY, jnp.zeros((2, 5, 5, 4)))
 
 

@@ -55,5 +55,5 @@ def test_with_feature_shape_adds_a_shape_without_entries():
 
 def test_with_feature_shape_refuses_features_that_are_maps():
     maps = Model(lambda key, x: {"params": {}}, lambda v, x, context: ((x, {}), {}), lambda params, x: x, None)
-    with pytest.raises(InputError, match="features are"):
+    with pytest.raises(InputError, match="features have shape"):
         with_feature_shape(maps).init(KEY, INPUTS)

@@ -13,7 +13,7 @@ from fedjax_het.engine.execution.executor import Executor
 from fedjax_het.engine.execution.run_spec import RunSpec
 from fedjax_het.engine.parallel.layout import Layout, sharded
 from fedjax_het.errors import MemoryBudgetError
-from fedjax_het.models._conv_choice import with_conv
+from fedjax_het.models._conv_impl import with_conv
 
 _DEFAULT_CHUNK = 10  # clients at a time, between one and all
 _MAX_TIMED_ROUNDS, _MAX_TIMED_SECONDS = 5, 1.0  # timing ends when either is reached

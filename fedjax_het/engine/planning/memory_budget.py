@@ -22,7 +22,7 @@ from fedjax_het.engine.planning import autotune
 from fedjax_het.engine.planning.autotune import Candidate, LayoutChoice
 from fedjax_het.engine.storage.records import nearest_existing_folder
 from fedjax_het.errors import InputError, MemoryBudgetError
-from fedjax_het.models._conv_choice import find_conv_candidates
+from fedjax_het.models._conv_impl import find_conv_candidates
 
 _ON_DEVICES = " Several {} keep everything on their devices."
 
