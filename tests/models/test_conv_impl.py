@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 
 from fedjax_het import models
+from fedjax_het._internal.target_platform import tracing_for
 from fedjax_het.errors import InputError
-from fedjax_het.models._conv_impl import convolve, select_conv_impl
+from fedjax_het.models._conv_impl import convolve, find_conv_candidates, select_conv_impl, with_conv
 from fedjax_het.models._layers import Conv
 from fedjax_het.models._native import convolution
+from fedjax_het.types import Context
 from tests.harness import compose, federation
 
 reason = convolution.explain_missing_kernel()
@@ -187,7 +189,6 @@ def test_native_biases_work_under_nested_vmap(axes):
 def test_auto_is_native_for_float32_on_a_cpu(monkeypatch):
     assert select_conv_impl() == "native" == select_conv_impl("float32")
     assert select_conv_impl(jnp.bfloat16) == "im2col" == select_conv_impl("bfloat16")
-    assert select_conv_impl(jnp.bfloat16) == "im2col"
     assert select_conv_impl(strides=(1, 2)) == "im2col"
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     assert select_conv_impl() == "lax"
@@ -203,9 +204,48 @@ def test_without_kernels_auto_is_im2col_and_native_is_refused(monkeypatch):
 @pytest.mark.extended
 def test_a_round_on_a_cpu_contains_no_xla_convolution():
     """Inside a loop that would cost several times the rest of the round (jax issues 12868, 26568)."""
-    network = models.cnn(3, channels=(2,), hidden=(4,), kernel=3)
-    round = compose("fedavg", network=network)
+    round = compose("fedavg", network=small_cnn())
     data, key = federation().data, jax.random.key(0)
     program = jax.jit(round.step).lower(round.init(key, data), data, key).compile().as_text()
     assert "while(" in program
     assert " convolution(" not in program
+
+
+# ---- the choice of "auto" --------------------------------------------------------------------------------------------
+IMAGES = jax.ShapeDtypeStruct((1, 8, 8, 3), jnp.float32)
+CONTEXT = Context(jnp.ones(1), jnp.zeros((), jnp.int32), jax.random.key(0), True)
+
+
+def small_cnn(conv="auto"):
+    return models.cnn(3, channels=(2,), hidden=(4,), kernel=3, conv=conv)
+
+
+def operations(model):
+    """The primitives of a forward pass: `lax` convolves, `im2col` concatenates."""
+    variables = jax.eval_shape(model.init, jax.random.key(0), IMAGES)
+    jaxpr = jax.make_jaxpr(lambda *of: model.classify(of[0]["params"], model.encode(*of, CONTEXT)[0][0]))
+    found = {str(equation.primitive) for equation in jaxpr(variables, IMAGES).eqns}
+    return found & {"conv_general_dilated", "concatenate", "ffi_call"}
+
+
+def test_an_implementation_is_set_where_the_model_has_auto():
+    assert operations(with_conv("lax")(small_cnn())) == {"conv_general_dilated"}
+    assert operations(with_conv("im2col")(small_cnn())) == {"concatenate"}
+    assert operations(with_conv("lax")(small_cnn("im2col"))) == {"concatenate"}
+    assert operations(models.computed_in("bfloat16")(with_conv("lax")(small_cnn()))) == {"conv_general_dilated"}
+
+
+@pytest.mark.parametrize(
+    ("conv", "platform", "expected"),
+    [
+        ("auto", "gpu", ("lax", "im2col")),
+        ("auto", "tpu", ("lax", "im2col")),
+        ("im2col", "gpu", ()),
+        ("auto", "cpu", ()),
+    ],
+)
+def test_convolutions_with_auto_are_timed_on_accelerators(conv, platform, expected):
+    with tracing_for(platform):
+        assert find_conv_candidates(small_cnn(conv), IMAGES) == expected
+        assert not expected or expected[0] == select_conv_impl()
+        assert find_conv_candidates(models.mlp(3), IMAGES) == ()

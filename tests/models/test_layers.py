@@ -73,8 +73,3 @@ def test_a_transposed_convolution_has_the_leaves_and_values_of_flax(impl):
 def test_a_window_larger_than_the_image_is_refused(layer):
     with pytest.raises(InputError, match="width 4"):
         layer(KEY, jnp.zeros((1, 6, 4, 1)))
-
-
-def test_an_unknown_convolution_implementation_is_refused():
-    with pytest.raises(InputError, match="Did you mean 'im2col'"):
-        Conv(2, impl="im2co").init(KEY, jnp.zeros((1, 4, 4, 1)))

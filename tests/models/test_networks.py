@@ -21,7 +21,6 @@ from fedjax_het.types import Context
 pytestmark = pytest.mark.extended
 
 KEY = jax.random.key(0)
-NETWORKS = ("resnet18", "resnet50", "densenet121", "harmofl_densenet", "unet")
 NUM_PARAMS = {  # on images of three channels; ResNet and DenseNet as torchvision's of a thousand classes
     "resnet18": (1000, 11_689_512),
     "resnet50": (1000, 25_557_032),
@@ -45,13 +44,6 @@ def logits(model, variables, inputs):
 def test_networks_have_as_many_parameters_as_the_originals(name):
     num_classes, num_params = NUM_PARAMS[name]
     assert tree.num_entries(shapes(MODELS[name](num_classes))["params"]) == num_params
-
-
-@pytest.mark.parametrize("name", NETWORKS)
-def test_networks_accept_any_number_of_channels_and_classes(name):
-    model, inputs = MODELS[name](5, width=0.1), jnp.zeros((2, 64, 64, 1))
-    output, _ = jax.eval_shape(lambda: logits(model, model.init(KEY, inputs), inputs))
-    assert output.shape == ((2, 64, 64, 5) if name == "unet" else (2, 5))
 
 
 @pytest.mark.parametrize(("stem", "position"), [("imagenet", 8), ("small", 32)])
@@ -125,67 +117,18 @@ def test_a_padded_densenet_has_larger_maps_after_its_first_block():
     assert np.all(np.abs(outputs[0] - outputs[2]) > 1e-4)
 
 
-@pytest.mark.parametrize("name", ["harmofl_densenet", "unet"])
-def test_harmofls_networks_accept_amplitude_normalisation(name):
-    model = amplitude_normalised()(MODELS[name](2, width=0.1))
+def test_harmofls_networks_accept_amplitude_normalisation():
+    model = amplitude_normalised()(MODELS["unet"](2, width=0.1))
     inputs = jax.ShapeDtypeStruct((2, 32, 32, 3), jnp.float32)
     variables = jax.eval_shape(model.init, KEY, inputs)
-    assert set(variables) == {"params", "amplitude"}
-    assert variables["amplitude"]["average"].shape == (32, 32, 3)
+    assert set(variables) == {"params", "amplitude"} and variables["amplitude"]["average"].shape == (32, 32, 3)
     output, state = jax.eval_shape(lambda v, x: logits(model, v, x), variables, inputs)
     assert output.shape[-1] == 2 and set(state) == {"amplitude"}
 
 
-def test_amplitude_normalisation_removes_contrast_before_the_network():
-    """Images of half the contrast have the same phases, so behind the layer they are the same images."""
-    model = amplitude_normalised(decay=0.0)(MODELS["unet"](2, width=0.1))
-    images = jax.random.uniform(KEY, (2, 16, 16, 3))
-    variables = jax.jit(model.init)(KEY, images)
-    run = jax.jit(lambda variables, images: logits(model, variables, images))
-    first, state = run(variables, images)
-    again, _ = run(variables | state, images / 2)
-    np.testing.assert_allclose(first, again, rtol=1e-3, atol=1e-3)
-
-
-@pytest.mark.parametrize(
-    ("name", "settings", "message"),
-    [
-        ("resnet18", {"stem": "smal"}, "stem: unknown option 'smal'. Did you mean 'small'"),
-        ("resnet50", {"conv": "im2co"}, "Did you mean 'im2col'"),
-        ("densenet121", {"stem": "large"}, "stem: unknown option 'large'"),
-        ("unet", {"conv": "fft"}, "conv: no implementation 'fft'"),
-        ("unet", {"levels": 5}, "levels: must be a whole number from 1 to 4, not 5"),
-    ],
-)
-def test_invalid_settings_are_refused(name, settings, message):
-    with pytest.raises(InputError, match=message):
-        MODELS[name](3, **settings)
-
-
-@pytest.mark.parametrize(
-    ("name", "shape", "message"),
-    [
-        ("resnet18", (2, 784), r"a ResNet takes images .*\(2, 784\)"),
-        ("densenet121", (2, 16, 16, 3), r"pooling: height 1 .* is below the window's 2"),
-        ("unet", (2, 32, 40, 3), "images of 32x40: .* multiples of 16"),
-        ("unet", (2, 32, 32), "a U-Net takes images"),
-    ],
-)
-def test_inputs_of_the_wrong_shape_are_refused(name, shape, message):
-    with pytest.raises(InputError, match=message):
-        jax.eval_shape(MODELS[name](3, width=0.1).init, KEY, jnp.zeros(shape))
-
-
 def test_a_unet_of_fewer_levels_is_the_outer_part_with_a_bottleneck_of_the_next_width():
-    inputs = jnp.zeros((2, 8, 12, 1))
     model = MODELS["unet"](2, levels=2, width=1 / 16)
-    params = model.init(jax.random.key(0), inputs)["params"]
-    assert {name.rpartition("_")[0] or name for name in params} == {
-        "encoder",
-        "bottleneck",
-        "up",
-        "decoder",
-        "classifier",
-    }
-    assert sum(name.startswith("encoder") for name in params) == 2
+    params = jax.eval_shape(model.init, KEY, jnp.zeros((2, 8, 12, 1)))["params"]
+    levels = {f"{part}_{i}" for part in ("encoder", "up", "decoder") for i in range(2)}
+    assert set(params) == levels | {"bottleneck", "classifier"}
     assert params["bottleneck"]["conv_0"]["kernel"].shape == (3, 3, 4, 8)

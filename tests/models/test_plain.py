@@ -33,13 +33,9 @@ class MLP(nn.Module):
 
 
 class CNN(nn.Module):
-    norm: bool = False
-
     @nn.compact
     def __call__(self, x, deterministic):
-        x = nn.Conv(4, (3, 3))(x)
-        if self.norm:
-            x = nn.BatchNorm(use_running_average=deterministic)(x)
+        x = nn.BatchNorm(use_running_average=deterministic)(nn.Conv(4, (3, 3))(x))
         x = nn.avg_pool(nn.relu(x), (2, 2), (2, 2)).reshape(len(x), -1)
         return nn.Dense(3)(nn.Dropout(0.2, deterministic=deterministic)(x))
 
@@ -65,11 +61,8 @@ class Scaled(nn.Module):
 
 
 MODULES = {
-    "mlp": MLP(),
-    "mlp_norm_dropout": MLP(True, 0.2),
-    "cnn": CNN(),
-    "cnn_norm": CNN(True),
-    "nnx": functools.partial(NnxMLP, False),
+    "linen": MLP(),
+    "linen_norm": CNN(),
     "nnx_norm": functools.partial(NnxMLP, True),
     "nnx_instance": NnxMLP(rngs=nnx.Rngs(0)),
 }
@@ -102,22 +95,18 @@ def are_close(tree, other):
 
 
 @pytest.mark.extended
-@pytest.mark.parametrize("name", MODULES)
-def test_plain_modules_train_with_an_algorithm_that_reads_features(name):
-    losses = train(MODULES[name], "moon").train_loss
-    assert np.isfinite(losses).all()
-
-
-@pytest.mark.extended
-@pytest.mark.parametrize("name", ["cnn_norm", "nnx"])
-def test_plain_modules_train_with_an_algorithm_that_reads_the_head(name):
-    assert np.isfinite(train(MODULES[name], "fedrep").train_loss).all()
+@pytest.mark.parametrize(
+    ("module", "algorithm"),
+    [*((name, "moon") for name in MODULES), ("linen_norm", "fedrep"), ("nnx_norm", "fedrep")],
+)
+def test_plain_modules_train_with_algorithms_that_read_features_or_the_head(module, algorithm):
+    assert np.isfinite(train(MODULES[module], algorithm).train_loss).all()
 
 
 @pytest.mark.extended
 @pytest.mark.parametrize(
     ("module", "arguments", "head"),
-    [(MLP(True, 0.2), {"train": False}, "Dense_1"), (CNN(True), {"deterministic": True}, "Dense_0")],
+    [(MLP(True, 0.2), {"train": False}, "Dense_1"), (CNN(), {"deterministic": True}, "Dense_0")],
 )
 def test_logits_are_those_of_the_module(module, arguments, head):
     inputs, variables, logits = predict(module)
@@ -135,10 +124,10 @@ def test_logits_are_those_of_the_nnx_module():
 
 
 @pytest.mark.extended
-@pytest.mark.parametrize("name", ["mlp_norm_dropout", "nnx_norm"])
-def test_batch_norm_leaves_out_padding(name):
+@pytest.mark.parametrize("module", [MLP(True, 0.2), MODULES["nnx_norm"]])
+def test_batch_norm_leaves_out_padding(module):
     inputs, mask = jnp.asarray(FEDERATION.examples.inputs[:6], jnp.float32), jnp.ones(6).at[4:].set(0)
-    model = from_flax(MODULES[name])
+    model = from_flax(module)
     variables = model.init(jax.random.key(1), inputs)
     _, state = model.encode(variables, inputs, context(mask, True))
     _, padded = model.encode(variables, inputs.at[4:].set(1e3), context(mask, True))
@@ -151,14 +140,13 @@ def test_modules_without_a_dense_head_train_where_no_features_are_read():
     assert np.isfinite(train(Scaled()).train_loss).all()
 
 
-def test_modules_without_a_dense_head_are_refused_by_methods_that_read_features():
-    with pytest.raises(InputError, match="reads features, and the last dense layer of this model, 'Dense_0'"):
-        train(Scaled(), "moon")
-
-
-def test_modules_without_a_dense_head_are_refused_by_methods_that_read_the_head():
-    with pytest.raises(InputError, match="classifier"):
-        train(Scaled(), "fedrep")
+@pytest.mark.parametrize(
+    ("algorithm", "message"),
+    [("moon", "reads features, and the last dense layer of this model, 'Dense_0'"), ("fedrep", "classifier")],
+)
+def test_modules_without_a_dense_head_are_refused_by_methods_that_read_features_or_the_head(algorithm, message):
+    with pytest.raises(InputError, match=message):
+        train(Scaled(), algorithm)
 
 
 def test_unknown_arguments_of_a_module_are_named():

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 from flax import linen as nn
 
-from fedjax_het.errors import InputError
-from fedjax_het.models import LSTM, computed_in, lstm, mlp, transformer
+from fedjax_het.models import LSTM, computed_in, lstm, transformer
 from fedjax_het.types import Context
 
 pytestmark = pytest.mark.extended
@@ -82,24 +81,3 @@ def test_the_program_of_an_lstm_does_not_grow_with_the_length():
         return str(jax.make_jaxpr(lambda tokens: logits(model, tokens))(tokens)).count("\n")
 
     assert num_operations(40) == num_operations(10)
-
-
-@pytest.mark.parametrize("name", SMALL)
-def test_inputs_that_are_no_tokens_are_refused(name):
-    for inputs in (jnp.zeros((2, 5)), jnp.zeros((2, 5, 1), jnp.int32)):
-        with pytest.raises(InputError, match=r"takes tokens \[batch, length\]"):
-            SMALL[name]().init(KEY, inputs)
-
-
-def test_values_that_cannot_work_are_refused():
-    with pytest.raises(InputError, match="an MLP takes numbers, and was given tokens"):
-        mlp(7).init(KEY, TOKENS)
-    with pytest.raises(InputError, match="features: 10 cannot be divided among 4 heads"):
-        transformer(7, 10)
-    with pytest.raises(InputError, match="hidden is empty"):
-        lstm(7, ())
-    for factory in (lstm, transformer):
-        with pytest.raises(InputError, match="num_classes: must be a whole number from 2 to"):
-            factory(1)
-        with pytest.raises(InputError, match=r"outputs: .*last"):
-            factory(7, outputs="lost")

@@ -1,3 +1,5 @@
+"""Adapted models: a probabilistic representation, a projection head, and leaves that declare shapes."""
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -5,8 +7,8 @@ import pytest
 from flax import linen as nn
 
 from fedjax_het.errors import InputError
-from fedjax_het.models import mlp
-from fedjax_het.models._adaptations import probabilistic
+from fedjax_het.models import cnn, mlp, projected
+from fedjax_het.models._adaptations import probabilistic, with_feature_shape
 from fedjax_het.types import Context, Model
 
 KEY = jax.random.key(3)
@@ -24,10 +26,19 @@ def encode(model, variables, *, is_training=False, key=KEY):
 
 
 @pytest.mark.extended
-def test_the_adapted_model_keeps_the_initial_weights_of_the_model():
-    _, variables = adapted()
-    alone = mlp(3, hidden=(5,)).init(KEY, INPUTS)["params"]
-    jax.tree.map(np.testing.assert_array_equal, {name: variables["params"][name] for name in alone}, alone)
+@pytest.mark.parametrize(
+    ("adapt", "added", "layers"),
+    [
+        (probabilistic(), {"representation", "reference"}, {"representation"}),
+        (projected(8), {"projection"}, {"projection/hidden", "projection/output"}),
+    ],
+)
+def test_the_adapted_model_keeps_the_initial_weights_and_layers_of_the_model(adapt, added, layers):
+    base = mlp(3, hidden=(5,))
+    before, after = base.init(KEY, INPUTS)["params"], adapt(base).init(KEY, INPUTS)["params"]
+    jax.tree.map(np.testing.assert_array_equal, after["dense_0"], before["dense_0"])
+    assert set(after) - set(before) == added
+    assert adapt(base).layers(INPUTS) == base.layers(INPUTS) | dict.fromkeys(layers, nn.Dense)
 
 
 def test_a_representation_layer_and_a_reference_are_added():
@@ -100,12 +111,8 @@ def test_another_number_of_features_replaces_the_head():
     assert model.classify(params, encode(model, variables)[0]).shape == (6, 3)
 
 
-def test_layers_includes_the_representation():
-    model, _ = adapted()
-    assert model.layers(INPUTS) == {**mlp(3, hidden=(5,)).layers(INPUTS), "representation": nn.Dense}
-
-
-def test_models_with_maps_as_features_are_refused():
+@pytest.mark.parametrize("adapt", [probabilistic(), with_feature_shape])
+def test_models_with_maps_as_features_are_refused(adapt):
     maps = Model(
         init=lambda key, inputs: {"params": {"classifier": {"kernel": jnp.ones((4, 3))}}},
         encode=lambda variables, inputs, context: ((inputs, {}), {}),
@@ -113,7 +120,7 @@ def test_models_with_maps_as_features_are_refused():
         layers=lambda inputs: {},
     )
     with pytest.raises(InputError, match=r"shape \(5, 5, 4\) per example"):
-        probabilistic()(maps).init(KEY, jnp.zeros((2, 5, 5, 4)))
+        adapt(maps).init(KEY, jnp.zeros((2, 5, 5, 4)))
 
 
 def test_a_head_of_several_layers_cannot_change_its_width():
@@ -139,3 +146,41 @@ def test_a_head_of_several_layers_cannot_change_its_width():
 def test_invalid_settings_are_refused(settings, message):
     with pytest.raises(InputError, match=message):
         probabilistic(**settings)
+
+
+# ---- projections and shapes ------------------------------------------------------------------------------------------
+IMAGES = jax.random.normal(jax.random.key(1), (4, 6, 6, 1))
+CONTEXT = Context(jnp.ones(4), jnp.int32(0), KEY, True)
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("base", [mlp(3, (8,), norm="batch"), cnn(3, (2,), (5,), kernel=3)])
+def test_the_projection_adds_two_layers_behind_the_features(base):
+    model = projected(7)(base)
+    variables = model.init(KEY, IMAGES)
+    (features, _), state = model.encode(variables, IMAGES, CONTEXT)
+    assert features.shape == (4, 7) and model.classify(variables["params"], features).shape == (4, 3)
+    assert set(state) == set(variables) - {"params"}
+    (before, _), _ = base.encode(variables, IMAGES, CONTEXT)
+    layers = variables["params"]["projection"]
+    hidden = np.maximum(before @ layers["hidden"]["kernel"] + layers["hidden"]["bias"], 0)
+    np.testing.assert_allclose(features, hidden @ layers["output"]["kernel"], atol=1e-5)
+
+
+def test_invalid_widths_of_projections_and_models_without_a_dense_head_are_refused():
+    with pytest.raises(InputError, match="width: must be a whole number"):
+        projected(0)
+    headless = Model(lambda key, inputs: {"params": {}}, None, None, None)
+    with pytest.raises(InputError, match="dense classifier"):
+        projected(4)(headless).init(KEY, IMAGES)
+
+
+def test_with_feature_shape_adds_a_shape_without_entries():
+    base = mlp(3, (8,), norm="batch")
+    model = with_feature_shape(base)
+    variables = model.init(KEY, IMAGES)
+    assert variables["outline"]["prototypes"].shape == (0, 3, 8)
+    (ours, _), state = model.encode(variables, IMAGES, CONTEXT)
+    rest = {name: leaves for name, leaves in variables.items() if name != "outline"}
+    np.testing.assert_array_equal(ours, base.encode(rest, IMAGES, CONTEXT)[0][0])
+    assert set(state) == {"batch_stats", "outline"}
