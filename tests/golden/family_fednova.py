@@ -44,12 +44,13 @@ def _replay(case: Case, algorithm: Algorithm) -> tuple[np.ndarray, np.ndarray]:
     """(the weights, everyone's |a|_1) after each round in which client i meets its taus[i] gradients, one by one."""
     algorithm = replace(algorithm, objective=(linear_objective, *algorithm.objective[1:]))
     taus, state, weights, norms = case["taus"], None, [], []
+    round = make_round(algorithm, vector_model(case["x0"]), len(taus))
+    step = jax.jit(round.step_with_messages)
     for tapes in case["tapes"]:
         gradients = np.concatenate([tape[:tau] for tape, tau in zip(tapes, taus, strict=True)])
         data = client_data(gradients, np.zeros(len(gradients)), taus)
-        round = make_round(algorithm, vector_model(case["x0"]), len(taus))
         state = round.init(jax.random.key(0), data) if state is None else state
-        state, _, said = jax.jit(round.step_with_messages)(state, data, jax.random.key(0))
+        state, _, said = step(state, data, jax.random.key(0))
         weights.append(state.server.shared["params"]["w"])
         norms.append(said.uploads.reports["a_norm"])
     return np.stack(weights), np.stack(norms)
