@@ -7,12 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from fedjax_het.data.encoding import decode_one_hot, index_names, number_names, sort_naturally, to_array
+from fedjax_het.data.encoding import decode_one_hot, index_names, list_some, number_names, sort_naturally, to_array
 from fedjax_het.errors import InputError
 from fedjax_het.labels import are_times, are_tokens
 
 _CHUNK_BYTES = 1 << 28  # bytes of inputs checked at a time
-_MAX_LISTED = 5  # classes without examples
 
 
 @dataclass(frozen=True, eq=False)
@@ -258,10 +257,11 @@ def assemble(
     if class_names is None:
         class_names = number_names(f"{name}: labels", int(labels.max(initial=0)), len(inputs))
         present = set(np.unique(labels).tolist())
-        if missing := [label for label in range(len(class_names)) if label not in present]:
-            which = ", ".join(map(str, missing[:_MAX_LISTED])) + " and others" * (len(missing) > _MAX_LISTED)
+        if missing := [str(label) for label in range(len(class_names)) if label not in present]:
             advice = "number the labels from 0 without gaps to leave them out"
-            notes.append(f"{len(missing)} of {len(class_names)} classes have no example ({which}): {advice}")
+            notes.append(
+                f"{len(missing)} of {len(class_names)} classes have no example ({list_some(missing)}): {advice}"
+            )
     domains = np.zeros(len(inputs), np.int32) if domains is None else domains
     domains, domain_names = index_names(f"{name}: domains", domains, domain_names, sort_naturally)
     if domain_names is None:

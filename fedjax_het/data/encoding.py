@@ -133,6 +133,11 @@ def list_some(names: Sequence[str]) -> str:
     return ", ".join(names if len(names) <= _MAX_LISTED else [*names[: _MAX_LISTED - 1], "...", names[-1]])
 
 
+def note_names(names: Sequence[str], what: str) -> list[str]:
+    """A note with the number of names and some of them; no note without names."""
+    return [f"{len(names)} {what}: {list_some(names)}"] if names else []
+
+
 def _parse(values: Any) -> np.ndarray:
     """[n] float64 or [n] strings, with NaN or None for missing values."""
     array = np.asarray(values)

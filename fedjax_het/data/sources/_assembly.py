@@ -1,11 +1,12 @@
 """Data sets from parts with named splits and domains."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from fedjax_het.data.dataset import Dataset, assemble
+from fedjax_het.data.encoding import note_names
 from fedjax_het.data.sources._images import conform_images, resize_mask
 from fedjax_het.errors import InputError, nearest
 
@@ -79,3 +80,12 @@ def assemble_by_name(name: str, inputs: np.ndarray, labels: Any, *, splits: Iter
         raise InputError(f"{name}: no split is called '{unknown}'. {nearest(unknown, SPLITS)}")
     is_valid, is_test = (np.array([SPLITS[split] == part for split in splits], bool) for part in ("valid", "test"))
     return assemble(name, inputs, labels, is_valid=is_valid, is_test=is_test, **fields)
+
+
+def find_large_domains(name: str, counts: Mapping[str, int], min_examples: int) -> tuple[set[str], list[str]]:
+    """(the domains with at least `min_examples` examples and at least one, notes)."""
+    min_examples = max(1, min_examples)
+    small = [domain for domain, count in counts.items() if count < min_examples]
+    if len(small) == len(counts):
+        raise InputError(f"{name}: no domain has {min_examples} examples. Give a smaller min_examples or other files.")
+    return set(counts) - set(small), note_names(small, f"domains of fewer than {min_examples} examples are skipped")

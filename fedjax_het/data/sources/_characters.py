@@ -9,7 +9,7 @@ import numpy as np
 
 from fedjax_het._internal.regular_files import read_text
 from fedjax_het.data.dataset import Dataset
-from fedjax_het.data.sources._assembly import assemble_by_name
+from fedjax_het.data.sources._assembly import Part, assemble_parts, find_large_domains
 from fedjax_het.data.sources._image_listing import list_entries
 from fedjax_het.data.sources._io_errors import report_read_errors, require_path
 from fedjax_het.errors import InputError
@@ -18,7 +18,6 @@ from fedjax_het.validation import Count, CountOrZero, FractionBelowOne, validate
 
 Targets = Literal["next", "every"]
 _SPACE = " "
-_NUM_NAMED = 5  # users listed in a note
 
 
 @validate_arguments
@@ -53,29 +52,20 @@ def texts(
     works = _read_texts(file)
     alphabet = find_alphabet(text for each in works.values() for text in each)
     step = stride or (length if targets == "every" else 1)
-    inputs, labels, domains, splits, small = [], [], [], [], []
-    for author, own in works.items():
-        num_test = min(int(held_out * len(own) + 0.5), len(own) - 1)
-        cut = [_cut_text(text, alphabet, targets, length, step) for text in own]
-        counts = [len(each) for each, _ in cut]
-        if sum(counts) < max(1, min_examples):
-            small.append(author)
-            continue
-        inputs += [each for each, _ in cut]
-        labels += [each for _, each in cut]
-        domains += [author] * sum(counts)
-        splits += ["train"] * sum(counts[: len(own) - num_test]) + ["test"] * sum(counts[len(own) - num_test :])
-    if not inputs:
-        raise InputError(f"{file}: no author has {max(1, min_examples)} inputs. Give a smaller min_examples or length.")
-    return assemble_by_name(
-        file.name.split(".")[0],
-        np.concatenate(inputs),
-        np.concatenate(labels),
-        class_names=list(alphabet),
-        domains=domains,
-        splits=splits,
-        notes=count_note(small, f"authors of fewer than {max(1, min_examples)} inputs"),
-    )
+    cut = {author: [_cut_text(text, alphabet, targets, length, step) for text in own] for author, own in works.items()}
+    counts = {author: sum(len(inputs) for inputs, _ in own) for author, own in cut.items()}
+    kept, notes = find_large_domains(str(file), counts, min_examples)
+    parts = [
+        Part(author, inputs, labels, "test" if i >= len(own) - _count_test(held_out, len(own)) else "train", author)
+        for author, own in cut.items()
+        for i, (inputs, labels) in enumerate(own)
+        if author in kept
+    ]
+    return assemble_parts(file.name.split(".")[0], parts, class_names=list(alphabet), notes=notes)
+
+
+def _count_test(held_out: float, num_texts: int) -> int:
+    return min(int(held_out * num_texts + 0.5), num_texts - 1)
 
 
 def _find_file(path: str) -> Path:
@@ -135,9 +125,3 @@ def encode_characters(parts: Sequence[str], alphabet: str) -> np.ndarray:
     known = np.frombuffer(alphabet.encode("utf-32-le"), np.uint32)
     order = np.argsort(known)
     return order[np.searchsorted(known[order], codes)].astype(token_type(alphabet)).reshape(len(parts), -1)
-
-
-def count_note(names: Sequence[str], what: str) -> list[str]:
-    """A note with the number of skipped or added items, if any."""
-    more = ", ..." if len(names) > _NUM_NAMED else ""
-    return [f"{len(names)} {what}: {', '.join(map(str, names[:_NUM_NAMED]))}{more}"] if len(names) else []

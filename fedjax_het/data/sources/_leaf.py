@@ -2,6 +2,7 @@
 
 import json
 import threading
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -9,8 +10,9 @@ import numpy as np
 
 from fedjax_het._internal.regular_files import read_text
 from fedjax_het.data.dataset import Dataset
-from fedjax_het.data.sources._assembly import assemble_by_name
-from fedjax_het.data.sources._characters import count_note, encode_characters, find_alphabet
+from fedjax_het.data.encoding import note_names
+from fedjax_het.data.sources._assembly import Part, assemble_by_name, assemble_parts, find_large_domains
+from fedjax_het.data.sources._characters import encode_characters, find_alphabet
 from fedjax_het.data.sources._decode_cache import Chunk, decode_once
 from fedjax_het.data.sources._image_listing import list_entries
 from fedjax_het.data.sources._io_errors import report_read_errors, require_dataset
@@ -58,7 +60,11 @@ def shakespeare(path: str, stride: Count = 1, min_examples: CountOrZero = 0) -> 
         Caldas et al., LEAF: A Benchmark for Federated Settings, 2018. arXiv:1812.01097
     """
     users = [user for file in _find_files(path, "Shakespeare") for user in _read_users(file)]
-    users, notes = _drop_small_users(users, min_examples)
+    counts = Counter({user.name: 0 for user in users})
+    for user in users:
+        counts[user.name] += len(user.y)
+    large, notes = find_large_domains("Shakespeare", counts, min_examples)
+    users = [user for user in users if user.name in large and len(user.y)]
     length = len(users[0].x[0]) if isinstance(users[0].x[0], str) else 0
     for user in users:
         if wrong := next((y for y in user.y if not isinstance(y, str) or len(y) != 1), None):
@@ -74,17 +80,18 @@ def shakespeare(path: str, stride: Count = 1, min_examples: CountOrZero = 0) -> 
             )
     kept = [user._replace(x=user.x[::stride], y=user.y[::stride]) for user in users]
     alphabet = find_alphabet((text for user in kept for text in (*user.x, *user.y)), _ALPHABET)
-    inputs = np.concatenate([encode_characters(user.x, alphabet) for user in kept])
-    labels = np.concatenate([encode_characters(user.y, alphabet)[:, 0] for user in kept])
-    return assemble_by_name(
-        "shakespeare",
-        inputs,
-        labels.astype(np.int32),
-        class_names=list(alphabet),
-        domains=[user.name for user in kept for _ in user.y],
-        splits=[user.split for user in kept for _ in user.y],
-        notes=[*notes, *count_note(alphabet[len(_ALPHABET) :], "characters that LEAF's alphabet lacks")],
-    )
+    parts = [
+        Part(
+            user.name,
+            encode_characters(user.x, alphabet),
+            encode_characters(user.y, alphabet)[:, 0].astype(np.int32),
+            user.split,
+            user.name,
+        )
+        for user in kept
+    ]
+    notes += note_names(alphabet[len(_ALPHABET) :], "characters that LEAF's alphabet lacks")
+    return assemble_parts("shakespeare", parts, class_names=list(alphabet), notes=notes)
 
 
 @validate_arguments
@@ -120,18 +127,16 @@ def femnist(path: str, min_examples: CountOrZero = 0, cache: str | None = None) 
         "femnist", files, read, files=[x.path for x in files], options={"leaf": "femnist"}, cache=cache
     )
     names, writers, counts = np.unique(arrays["writers"], return_inverse=True, return_counts=True)
-    is_kept = counts[writers] >= min_examples
-    notes = count_note([x.decode() for x in names[counts < min_examples]], f"writers of fewer than {min_examples}")
-    whole = bool(is_kept.all())
-    inputs, labels = (arrays[name] if whole else arrays[name][is_kept] for name in ("inputs", "labels"))
-    if not len(inputs):
-        raise InputError(f"FEMNIST: no writer has {min_examples} images. Give a smaller min_examples.")
+    names = [name.decode() for name in names]
+    large, notes = find_large_domains("FEMNIST", dict(zip(names, counts.tolist(), strict=True)), min_examples)
+    is_kept = np.array([name in large for name in names], bool)[writers]
+    inputs, labels = (arrays[name] if is_kept.all() else arrays[name][is_kept] for name in ("inputs", "labels"))
     return assemble_by_name(
         "femnist",
         inputs,
         labels,
         class_names=_CLASSES,
-        domains=[each.decode() for each in arrays["writers"][is_kept]],
+        domains=[names[writer] for writer in writers[is_kept]],
         splits=np.where(arrays["is_test"][is_kept], "test", "train").tolist(),
         notes=notes,
     )
@@ -194,15 +199,3 @@ def _read_users(file: _File) -> Iterator[_User]:
         if not isinstance(user, Mapping) or not {"x", "y"} <= set(user) or not len(user["x"]) == len(user["y"]) == num:
             raise InputError(f"{file.path}: {name} lacks the {num} x and y that num_samples announces. Make it anew.")
         yield _User(str(name), file.split, user["x"], user["y"])
-
-
-def _drop_small_users(users: list[_User], min_examples: int) -> tuple[list[_User], list[str]]:
-    """(the users with at least `min_examples` examples over all files, notes)."""
-    counts: dict[str, int] = {}
-    for user in users:
-        counts[user.name] = counts.get(user.name, 0) + len(user.y)
-    small = [name for name, count in counts.items() if count < min_examples]
-    kept = [user for user in users if len(user.y) and counts[user.name] >= min_examples]
-    if not kept:
-        raise InputError(f"no user has {max(1, min_examples)} examples. Give a smaller min_examples, or other files.")
-    return kept, count_note(small, f"users of fewer than {min_examples} examples")

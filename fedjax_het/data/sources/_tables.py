@@ -89,7 +89,7 @@ def table(
     )
 
 
-def _read_files(place: Path) -> dict[str, list[str]]:
+def _read_files(place: Path) -> dict[str, list]:
     """The columns of a file; or of the files of a folder, with an additional column for split or domain."""
     files = list_entries(place, ".csv") if place.is_dir() else [place]
     if not files:
@@ -97,22 +97,31 @@ def _read_files(place: Path) -> dict[str, list[str]]:
     splits = [SPLITS.get(file.stem.lower().rpartition("_")[2]) for file in files]
     if len(files) > 1 and None in splits and any(splits):
         raise InputError(f"{place} holds {', '.join(file.name for file in files)}. Give the path of one of them.")
-    columns: dict[str, list[str]] = {}
-    for file, part in zip(files, splits, strict=True):
-        header, rows = read_table(file)
-        if len(header) == 1 and (separator := next((each for each in ";\t" if each in header[0]), None)):
-            raise InputError(f"{file}: its cells are separated by {separator!r}. Save it with commas.")
-        if repeated := {key for key in header if key and header.count(key) > 1}:
-            raise InputError(f"{file} has the column '{min(repeated)}' twice. Rename one of them.")
-        extra = {} if len(files) == 1 else {"split": part} if part else {"domain": file.stem}
-        columns = columns or {key: [] for key in [*filter(None, header), *extra]}
-        if missing := [key for key in columns if key not in header and key not in extra]:
+    role = None if len(files) == 1 else "split" if all(splits) else "domain"
+    return _join([(file, part or file.stem, _read_file(file)) for file, part in zip(files, splits, strict=True)], role)
+
+
+def _read_file(file: Path) -> Columns:
+    header, rows = read_table(file)
+    if len(header) == 1 and (separator := next((each for each in ";\t" if each in header[0]), None)):
+        raise InputError(f"{file}: its cells are separated by {separator!r}. Save it with commas.")
+    if repeated := {key for key in header if key and header.count(key) > 1}:
+        raise InputError(f"{file} has the column '{min(repeated)}' twice. Rename one of them.")
+    return {key: [cells[i] for _, cells in rows] for i, key in enumerate(header) if key}
+
+
+def _join(parts: Sequence[tuple[object, str, Columns]], role: str | None) -> dict[str, list]:
+    """Concatenate the columns of (origin, part, columns); the column `role` holds the part of every row."""
+    joined: dict[str, list] = {key: [] for key in parts[0][2]} | ({role: []} if role else {})
+    for origin, part, columns in parts:
+        own = {**columns, role: [part] * len(next(iter(columns.values()), []))}
+        if missing := [key for key in joined if key not in own]:
             raise InputError(
-                f"{file} has no column '{missing[0]}', as {files[0].name} has. Give the path of one table."
+                f"{origin} has no column '{missing[0]}', as {parts[0][0]} has. {nearest(missing[0], columns)}"
             )
-        for key, values in columns.items():
-            values += [extra[key] if key in extra else cells[header.index(key)] for _, cells in rows]
-    return columns
+        for key, values in joined.items():
+            values += own[key]
+    return joined
 
 
 def _index_images(folder: Path) -> dict[str, set[str]]:
@@ -173,14 +182,11 @@ def convert(
         InputError: A column is missing or ambiguous, a label is missing, a string column has about as many categories
             as rows, or `assemble` rejects the arrays.
     """
-    parts = {"": examples}
+    parts, role = {"": examples}, None
     if isinstance(examples, Mapping) and any(str(key).lower() in SPLITS for key in examples):
-        parts = dict(examples)
-    read = [_read_columns(name, part) for part in parts.values()]
-    columns = {key: [value for part in read for value in _column(name, part, key)] for key in read[0]}
-    if "" not in parts:
-        columns["split"] = [key for key, part in zip(parts, read, strict=True) for _ in next(iter(part.values()))]
-        split = split or "split"
+        parts, role = dict(examples), "split"
+    columns = _join([(f"{name}: {key}", key, _read_columns(name, part)) for key, part in parts.items()], role)
+    split = split or role
     roles, notes = _assign_columns(name, columns, {"labels": label, "domains": domain, "split": split}, features)
     return _encode(name, columns, roles, _find_class_names(next(iter(parts.values())), roles.label), notes)
 
@@ -204,12 +210,6 @@ def _read_columns(name: str, examples: Any) -> Columns:
             f"{name}: expected examples[i] to be (input, label), got {shorten(items[0] if items else [])}."
         )
     return {"images": [item[0] for item in items], "labels": [item[1] for item in items]}
-
-
-def _column(name: str, columns: Columns, key: str) -> Sequence[Any]:
-    if key not in columns:
-        raise InputError(f"{name}: a split has no column '{key}'. {nearest(key, columns)}")
-    return columns[key]
 
 
 def _find_class_names(examples: Any, label: str) -> Sequence[str] | None:

@@ -48,7 +48,7 @@ def test_roles_and_windows_are_thinned(tmp_path):
     write_leaf(tmp_path, ROLES)
     dataset = load("shakespeare", path=tmp_path, min_examples=3, stride=2)
     assert dataset.domain_names == ("HAMLET",) and len(dataset.labels) == 2
-    refuse("no user has 9 examples", "shakespeare", tmp_path, min_examples=9)
+    refuse("no domain has 9 examples", "shakespeare", tmp_path, min_examples=9)
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_femnist_gives_images_and_writers(tmp_path):
     assert dataset.is_test.tolist() == [False] * 4 + [True]
     fewer = load("femnist", path=tmp_path, cache=tmp_path / "cache", min_examples=3)
     assert fewer.domain_names == ("f0000_14",) and len(fewer.inputs) == 3
-    assert fewer.notes == ("1 writers of fewer than 3: f0001_41",)
+    assert fewer.notes == ("1 domains of fewer than 3 examples are skipped: f0001_41",)
 
 
 @pytest.mark.parametrize(

@@ -75,7 +75,7 @@ def test_a_file_of_another_form_is_refused(tmp_path, content):
 def test_a_folder_without_its_one_file_is_refused(tmp_path, path):
     (path / "other.json").write_text("{}")
     refuse(r"must hold one .*holds other.json, plays.json.gz", "texts", path)
-    refuse("no author has 9 inputs", "texts", path / "plays.json.gz", min_examples=9)
+    refuse("no domain has 9 examples", "texts", path / "plays.json.gz", min_examples=9)
 
 
 def test_the_roles_of_shakespeare_are_read():
