@@ -1,1 +1,1 @@
-"""A file per data set; --config=pacs:fedrd calls get_config("fedrd") of pacs.py."""
+"""One config file per data set. --config=pacs:fedrd calls get_config("fedrd") of pacs.py."""

@@ -1,9 +1,9 @@
-"""Camelyon17-WILDS as HarmoFL has it: a hospital a client, each with a test set of its own, training cut to the
-smallest. Give the data with --config.data.path=...
+"""Camelyon17-WILDS in HarmoFL's setting: one client per hospital, each with its own test set, and training sets reduced
+to the size of the smallest.
 
-The path is the folder with metadata.csv and patches/, or the one that holds camelyon17_v1.0/. Decoded patches take
-12.6 GB in the cache; --config.data.cache=... puts them elsewhere. Network and optimizer are those of HarmoFL's code;
---config.model.width=0.25 has a quarter of the channels.
+--config.data.path is the folder with metadata.csv and patches/, or the folder that contains camelyon17_v1.0/. The
+decoded patches take 12.6 GB in the cache; --config.data.cache sets another location. The network and the optimizer are
+those of HarmoFL's code; --config.model.width=0.25 reduces the channels to a quarter.
 """
 
 from typing import Any

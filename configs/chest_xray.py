@@ -1,7 +1,8 @@
-"""Chest X-rays by source, a source a client. Give the data with --config.data.path=...
+"""Chest X-rays, one client per source.
 
-The path is a folder with <source>/<class>/<image>; for arrays in an .npz file (<source>_images, <source>_labels) set
---config.data.name=arrays. Several images show one patient: split by patient before you trust a number.
+--config.data.path is a folder with <source>/<class>/<image>. For arrays in an .npz file (<source>_images,
+<source>_labels) set --config.data.name=arrays. Some patients have several images: split by patient before you trust a
+result. The setting fedld has a lambda for these data.
 """
 
 from typing import Any, Literal

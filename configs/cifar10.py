@@ -1,9 +1,9 @@
-"""CIFAR-10 among 100 clients with skewed classes, ten a round, as TensorFlow Datasets has prepared it.
+"""CIFAR-10 with label skew: 100 clients, ten per round, as prepared by TensorFlow Datasets.
 
-Where it is not prepared, the first start says how; for the batches that its authors publish set
+If it is not prepared, the first run explains how to do it. For the batches published by its authors set
 --config.data.name=arrays --config.data.path=...
 
-The setting fl_simulator is that of FL-Simulator, whose methods `python -m experiments.papers fl_simulator` trains: a
+The setting fl_simulator is that of FL-Simulator's table, which `python -m experiments.papers fl_simulator` reproduces:
 ResNet-18 with group norm, 1,000 rounds of five epochs.
 """
 

@@ -1,6 +1,6 @@
-"""CIFAR-100 among 100 clients with skewed classes, ten a round, as TensorFlow Datasets has prepared it.
+"""CIFAR-100 with label skew: 100 clients, ten per round, as prepared by TensorFlow Datasets.
 
-Where it is not prepared, the first start says how; for the batches that its authors publish set
+If it is not prepared, the first run explains how to do it. For the batches published by its authors set
 --config.data.name=arrays --config.data.path=...
 """
 

@@ -1,7 +1,7 @@
-"""CINIC-10 among 100 clients with skewed classes, ten per round. Give the data with --config.data.path=...
+"""CINIC-10 with label skew: 100 clients, ten per round.
 
-The path is the folder with train, valid and test. The published validation images belong to the clients; for clients
-of one origin, CIFAR-10 or ImageNet, set --config.data.partition.name=by_domain.
+--config.data.path is the folder with train, valid and test. The published validation images belong to the clients. For
+clients with images from either CIFAR-10 or ImageNet, set --config.data.partition.name=by_domain.
 """
 
 from typing import Any

@@ -1,8 +1,7 @@
-"""COVID-FL of the SSL-FL benchmark, its twelve sites and its common test list, augmented as in FedLD. Give the data
-with --config.data.path=...
+"""COVID-FL of the SSL-FL benchmark: its twelve sites and its common test list, augmented as in FedLD.
 
-The path is the folder COVID-FL, or the one that holds it. Images are 64 x 64 for this small network; FedLD trains a
-ResNet-50 on 384 x 384. FedLD has the lam of its paper.
+--config.data.path is the folder COVID-FL or its parent. Images are 64 x 64 for this small network; FedLD trains a
+ResNet-50 on 384 x 384. The setting fedld has the lambda of the paper.
 """
 
 from typing import Any, Literal

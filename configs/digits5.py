@@ -1,8 +1,8 @@
-"""Digits-5 in FedBN's files, a domain per client. Give the data with --config.data.path=...
+"""Digits-5 in FedBN's files, one client per domain.
 
-The path is the folder with MNIST, SVHN, USPS, SynthDigits and MNIST_M. As in FedBN's code, a client trains on 743
-images (--config.data.parts=10 for ten times as many) in one epoch per round, and is tested on its own domain; the
-network is smaller than FedBN's.
+--config.data.path is the folder with MNIST, SVHN, USPS, SynthDigits and MNIST_M. As in FedBN's code, each client
+trains on 743 images (--config.data.parts=10 for ten times as many) for one epoch per round, and is tested on its own
+domain. The network is smaller than FedBN's.
 """
 
 from typing import Any

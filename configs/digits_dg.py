@@ -1,8 +1,7 @@
-"""Digits-DG, a domain a client. Give the data with --config.data.path=...
+"""Digits-DG, one client per domain.
 
-The path is the folder with mnist, mnist_m, svhn and syn, or the one that holds digits_dg/. A fifth of each client's
-images is its own test set, on which models that keep a part on their client, as FedBN's do, are scored in their own
-domain.
+--config.data.path is the folder with mnist, mnist_m, svhn and syn, or the folder that contains digits_dg/. A fifth of
+each client's images is its test set, which scores personal models, such as FedBN's, in their own domain.
 """
 
 from typing import Any

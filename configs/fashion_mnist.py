@@ -1,10 +1,11 @@
-"""Fashion-MNIST among 100 clients with skewed classes, ten a round. Give the data with --config.data.path=...
+"""Fashion-MNIST with label skew: 100 clients, ten per round.
 
-The path is a .npz file with train_images, train_labels, test_images and test_labels, or a directory with the four idx
-files; for data that TensorFlow Datasets has prepared set --config.data.name=tfds --config.data.builder=fashion_mnist.
+--config.data.path is an .npz file with train_images, train_labels, test_images and test_labels, or a folder with the
+four idx files. For data prepared by TensorFlow Datasets set --config.data.name=tfds
+--config.data.builder=fashion_mnist.
 
-SCAFFOLD has a lower rate: at 0.05 with ten clients of a hundred a round, control variates grow stale between two visits
-of a client, and training collapses after about ninety rounds.
+SCAFFOLD has a lower learning rate: at 0.05, with ten of 100 clients per round, control variates become stale between
+two rounds of a client, and training collapses after about 90 rounds.
 """
 
 from typing import Any, Literal

@@ -1,7 +1,7 @@
-"""FEMNIST of LEAF, a writer per client, ten a round. Give the data with --config.data.path=...
+"""LEAF's FEMNIST: one client per writer, ten per round.
 
-The path is LEAF's folder data/femnist, after ./preprocess.sh -s niid --sf 0.05 -k 0 -t sample, or its folder data/. The
-network has the size of LEAF's, two convolutions of 32 and 64 channels and 2048 hidden units.
+--config.data.path is LEAF's folder data/femnist after ./preprocess.sh -s niid --sf 0.05 -k 0 -t sample, or its
+subfolder data/. The network has the size of LEAF's: two convolutions with 32 and 64 channels, and 2048 hidden units.
 """
 
 from typing import Any

@@ -1,9 +1,10 @@
-"""Fed-Heart-Disease in FLamby's setting: a hospital per client, logistic regression, 15 rounds of 100 steps of 4
-patients. Give the data with --config.data.path=...
+"""Fed-Heart-Disease in FLamby's setting: one client per hospital, logistic regression, 15 rounds of 100 steps on 4
+patients.
 
-The path is the folder of processed.cleveland.data and its three siblings. Every hospital is tested on its own patients:
-clients/accuracy_mean is the mean over hospitals that FLamby's figures show, over the five seeds that it publishes. Two
-logits stand for its single one, so that half its rate makes the same steps; --config.model.hidden=16 for a network.
+--config.data.path is the folder with processed.cleveland.data and the files of the other three hospitals. Each
+hospital is tested on its own patients: clients/accuracy_mean is the mean over hospitals that FLamby's figures show,
+over FLamby's five seeds. There are two logits where FLamby has one; half its learning rate gives the same steps. For a
+network set --config.model.hidden=16.
 """
 
 from typing import Any, Literal

@@ -1,9 +1,8 @@
-"""Mini-DomainNet, a domain a client, and sketches as the domain that no client has. Give the data with
---config.data.path=...
+"""Mini-DomainNet: one client per domain, and sketches as the unseen domain.
 
-The path is the folder with the domains and splits_mini/, or the one that holds domainnet/; the lists decide which
-domains there are. Images are 64 x 64 for this small network, 224 x 224 in most papers.
-The setting fedrd has the five epochs of its paper.
+--config.data.path is the folder with the domains and splits_mini/, or the folder that contains domainnet/; the lists
+determine the domains. Images are 64 x 64 for this small network, 224 x 224 in most papers. The setting fedrd has the
+paper's five local epochs.
 """
 
 from typing import Any, Literal

@@ -1,9 +1,9 @@
-"""Nuclei segmentation, a site a client. Give the data with --config.data.path=...
+"""Nuclei segmentation, one client per site.
 
-The path is a folder with a folder for each site, see the source `nuclei`; for arrays in an .npz file (<site>_images,
-<site>_masks) set --config.data.name=arrays. Each site is cut into 64, 16 and 20 % for training, validation and test, as
-HarmoFL's code cuts the prostate data; how it cut nuclei is not told. FedDG trains
-locally as in its paper on fundus images.
+--config.data.path is a folder with one folder per site, see the source `nuclei`. For arrays in an .npz file
+(<site>_images, <site>_masks) set --config.data.name=arrays. Each site is split into 64, 16 and 20 % for training,
+validation and test, as HarmoFL's code splits the prostate data; its split of nuclei is not published. The setting
+feddg has the local training of FedDG's experiments on fundus images.
 """
 
 from typing import Any, Literal

@@ -1,8 +1,8 @@
-"""Office-Caltech-10 with FedBN's split, a site per client. Give the data with --config.data.path=...
+"""Office-Caltech-10 with FedBN's split, one client per site.
 
-The path is the folder office_caltech_10, or the one above. Sites keep as many training images as the smallest has, and
-are tested on their own; images are augmented as in FedBN's code. They are 64 x 64 for this small network; FedBN trains
-an AlexNet on 256 x 256, and keeps half as many.
+--config.data.path is the folder office_caltech_10 or its parent. All sites have as many training images as the
+smallest, and are tested on their own images; augmentation is that of FedBN's code. Images are 64 x 64 for this small
+network; FedBN trains an AlexNet on 256 x 256 with half as many images.
 """
 
 from typing import Any

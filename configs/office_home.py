@@ -1,9 +1,7 @@
-"""Office-Home, a domain a client, and photographs as the domain that no client has. Give the data with
---config.data.path=...
+"""Office-Home: one client per domain, and photographs as the unseen domain.
 
-The path is the folder with Art, Clipart, Product and Real World. Images are 64 x 64 for this small network,
-224 x 224 in most papers.
-The setting fedrd has the five epochs of its paper.
+--config.data.path is the folder with Art, Clipart, Product and Real World. Images are 64 x 64 for this small network,
+224 x 224 in most papers. The setting fedrd has the paper's five local epochs.
 """
 
 from typing import Any, Literal

@@ -1,18 +1,18 @@
-"""PACS, a domain a client, and sketches as the domain that no client has. Give the data with --config.data.path=...
+"""PACS: one client per domain, and sketches as the unseen domain.
 
-The path is the folder with art_painting, cartoon, photo and sketch, or the one that holds images/, raw_images/ or
-PACS/; for a directory with an .npz file of images a domain set --config.data.name=arrays. Images are 64 x 64 for this
-small network, 224 x 224 in most papers. A fifth of each client's images is its own test set, on which models that keep
-a part on their client, as FedBN's do, are scored in their own domain.
+--config.data.path is the folder with art_painting, cartoon, photo and sketch, or the folder that contains images/,
+raw_images/ or PACS/. For a folder with one .npz file per domain set --config.data.name=arrays. Images are 64 x 64 for
+this small network, 224 x 224 in most papers. A fifth of each client's images is its test set, which scores personal
+models, such as FedBN's, in their own domain.
 
 Settings:
-    feddg, harmofl: Pixels in 0..1, because a mean of zero has no amplitude to replace or to share. FedDG's band is that
-        of FedGA's authors, who run it on PACS.
-    fedrd: The published setting: ResNet-18 on 224 x 224, from ImageNet weights that
-        --config.model.pretrained=resnet18.safetensors gives; the rate falls to a tenth after 80 % of the rounds; a
-        tenth of a client's examples is for validation, which FedRD weighs clients by. PACS' own split lists go before
-        it. The authors' subsample is not published. `fedjax-het compare --vary=data.unseen=all` leaves out each domain
-        in turn; --config.algorithm.name=fedavg trains another method in this setting.
+    feddg, harmofl: Pixels in 0..1, since standardised images have no mean amplitude to exchange. The band of FedDG is
+        that of FedGA's experiments.
+    fedrd: The published setting: ResNet-18 on 224 x 224, initialised from ImageNet weights
+        (--config.model.pretrained=resnet18.safetensors). The learning rate is divided by ten after 80 % of the
+        rounds. A tenth of each client's examples is for validation, which determines FedRD's weights; PACS' own split
+        lists take precedence. The authors train on a subsample that is not published. To leave out each domain in
+        turn, use `fedjax-het compare --vary=data.unseen=all`.
 """
 
 from typing import Any, Literal

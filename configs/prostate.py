@@ -1,8 +1,8 @@
-"""Prostate MRI of six sites as HarmoFL has it: a site a client, each with a test set of its own, training cut to the
-smallest. Give the data with --config.data.path=...
+"""Prostate MRI of six sites in HarmoFL's setting: one client per site, each with its own test set, and training sets
+reduced to the size of the smallest.
 
-The path is the folder with BIDMC, HK, I2CVB, ISBI, ISBI_1.5 and UCL; pip install "fedjax-het[medical]" reads it.
-Network, loss and optimizer are those of HarmoFL's code, but for Adam's betas, which are the paper's.
+--config.data.path is the folder with BIDMC, HK, I2CVB, ISBI, ISBI_1.5 and UCL; pip install "fedjax-het[medical]"
+installs the reader. The network, the loss and the optimizer are those of HarmoFL's code, with the betas of the paper.
 """
 
 from typing import Any

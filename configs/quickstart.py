@@ -1,4 +1,4 @@
-"""FedLD on scikit-learn's digits: twenty clients that have two or three classes each, ten of them a round."""
+"""FedLD on scikit-learn's digits: 20 clients with two or three classes each, ten per round."""
 
 from typing import Any
 

@@ -1,9 +1,8 @@
-"""Retina of the SSL-FL benchmark, its five clients and its common test list, augmented as in FedLD. Give the data with
---config.data.path=...
+"""Retina of the SSL-FL benchmark: its five clients and its common test list, augmented as in FedLD.
 
-The path is the folder Retina, or the one that holds it; --config.data.split=5_clients/split_3 chooses other clients.
-Images are 64 x 64 for this small network; FedLD trains a ResNet-50 on 384 x 384. FedLD has the lam of its
-paper for split 1.
+--config.data.path is the folder Retina or its parent; --config.data.split=5_clients/split_3 chooses other clients.
+Images are 64 x 64 for this small network; FedLD trains a ResNet-50 on 384 x 384. The setting fedld has the paper's
+lambda for split 1.
 """
 
 from typing import Any, Literal

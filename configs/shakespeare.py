@@ -1,9 +1,7 @@
-"""Shakespeare of LEAF, a role per client, with the network and sizes of FedProx. Give the data with
---config.data.path=...
+"""LEAF's Shakespeare: one client per role, ten per round, with the network and the settings of FedProx.
 
-The path is LEAF's folder data/shakespeare, after ./preprocess.sh -s niid --sf 0.2 -k 0 -t sample -tf 0.8, or its folder
-data/. Ten roles are asked per round; batches, rate and layers are those of FedProx, as is
-mu.
+--config.data.path is LEAF's folder data/shakespeare after ./preprocess.sh -s niid --sf 0.2 -k 0 -t sample -tf 0.8, or
+its subfolder data/.
 """
 
 from typing import Any, Literal

@@ -1,8 +1,7 @@
-"""Whole speeches of Shakespeare's roles, a small LSTM that predicts every character. Give the data with
---config.data.path=...
+"""Whole speeches of Shakespeare's roles: a small LSTM that predicts every character.
 
-The path is a JSON file {role: [speech, ...]}, .json or .json.gz. It trains in minutes on a CPU; for a transformer set
---config.model.name=transformer --config.algorithm.learning_rate=0.1.
+--config.data.path is a JSON file {role: [speech, ...]}, .json or .json.gz. Training takes minutes on a CPU. For a
+transformer set --config.model.name=transformer --config.algorithm.learning_rate=0.1.
 """
 
 from typing import Any

@@ -1,6 +1,6 @@
-"""SVHN among 100 clients with skewed classes, ten per round. Give the data with --config.data.path=...
+"""SVHN with label skew: 100 clients, ten per round.
 
-The path is the folder with train_32x32.mat and test_32x32.mat; for data that TensorFlow Datasets has prepared set
+--config.data.path is the folder with train_32x32.mat and test_32x32.mat. For data prepared by TensorFlow Datasets set
 --config.data.name=tfds --config.data.builder=svhn_cropped.
 """
 

@@ -1,9 +1,8 @@
-"""Fed-TCGA-BRCA in FLamby's setting: a region per client, a linear Cox model, 5 rounds of 100 steps of 8 patients. Give
-the data with --config.data.path=...
+"""Fed-TCGA-BRCA in FLamby's setting: one client per region, a linear Cox model, 5 rounds of 100 steps on 8 patients.
 
-The path is FLamby's folder fed_tcga_brca, or one with brca.csv and train_test_split.csv. Every region is tested on its
-own patients: clients/accuracy_mean is the mean C-index of the regions, over the five seeds that FLamby publishes. Two
-logits stand for its single one, so that half its rate makes the same steps.
+--config.data.path is FLamby's folder fed_tcga_brca, or a folder with brca.csv and train_test_split.csv. Each region is
+tested on its own patients: clients/accuracy_mean is the mean C-index of the regions, over FLamby's five seeds. There
+are two logits where FLamby has one; half its learning rate gives the same steps.
 """
 
 from typing import Any, Literal

@@ -1,6 +1,6 @@
-"""Tiny-ImageNet among 100 clients with skewed classes, ten per round. Give the data with --config.data.path=...
+"""Tiny-ImageNet with label skew: 100 clients, ten per round.
 
-The path is the folder tiny-imagenet-200, or the one above. The network is a ResNet-18 for small images.
+--config.data.path is the folder tiny-imagenet-200 or its parent. The network is a ResNet-18 for small images.
 """
 
 from typing import Any

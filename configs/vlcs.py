@@ -1,8 +1,7 @@
-"""VLCS, a domain a client, and SUN as the domain that no client has. Give the data with --config.data.path=...
+"""VLCS: one client per domain, and SUN as the unseen domain.
 
-The path is the folder with the domains, or the one that holds VLCS/. Images are 64 x 64 for this small network,
-224 x 224 in most papers.
-The setting fedrd has the five epochs of its paper.
+--config.data.path is the folder with the domains, or the folder that contains VLCS/. Images are 64 x 64 for this small
+network, 224 x 224 in most papers. The setting fedrd has the paper's five local epochs.
 """
 
 from typing import Any, Literal
