@@ -35,7 +35,7 @@ def ramp(size=32):
 
 
 @pytest.mark.extended
-@pytest.mark.parametrize("key", KEYS)
+@pytest.mark.parametrize("key", KEYS[:8])
 def test_a_crop_is_a_straight_window_of_the_requested_area_and_ratio(key):
     cropped, _ = augmentation.crop_and_resize((0.3, 0.6), (0.5, 1.5))(key, ramp(), None)
     inner = np.asarray(cropped[2:-2, 2:-2])  # the edges mix with nothing beyond the image

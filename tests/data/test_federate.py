@@ -12,7 +12,6 @@ from fedjax_het.data import (
     dirichlet,
     federate,
     iid,
-    load,
     quantity_skew,
     resampled_dirichlet,
     shards,
@@ -20,7 +19,6 @@ from fedjax_het.data import (
 )
 from fedjax_het.data.dataset import assemble
 from fedjax_het.errors import InputError
-from tests.shared import shared_path
 
 DOMAINS = ("art", "photo", "sketch")
 
@@ -252,15 +250,6 @@ def test_standardise_takes_constants():
 def test_impossible_settings_are_named_in_the_error(settings, message):
     with pytest.raises(InputError, match=message):
         federate(dataset(), **({"partition": iid(), "num_clients": 4} | settings))
-
-
-def test_pacs_without_one_domain_has_a_client_per_other_domain():
-    pacs = load("folders", path=shared_path("data/pacs/sample_original/PACS"), size=16)
-    federation = federate(pacs, by_domain(), 3, unseen_domains="sketch", test_fraction=0)
-    assert federation.client_names == ("art_painting", "cartoon", "photo")
-    assert federation.unseen["sketch"].count == 42
-    assert federation.data.train.count.tolist() == [34] * 3
-    assert federation.data.test.count.tolist() == [8] * 3
 
 
 def test_clients_that_share_examples_hold_none_of_their_own_out():

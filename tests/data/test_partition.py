@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 
 from fedjax_het.data.assignment import LabeledExamples
 from fedjax_het.data.partition import (
-    PARTITIONS,
     by_domain,
     dirichlet,
     domain_dirichlet,
@@ -139,12 +138,6 @@ def test_alpha_must_be_positive(factory, alpha):
 def test_impossible_partitions_are_named_in_the_error(partition, num_clients, message):
     with pytest.raises(InputError, match=message):
         draw(partition, labeled_examples(30), num_clients)
-
-
-def test_the_registry_holds_the_factories_by_name():
-    assert PARTITIONS["dirichlet"] is dirichlet
-    names = {"iid", "dirichlet", "resampled_dirichlet", "shards", "quantity_skew", "by_domain", "domain_dirichlet"}
-    assert set(PARTITIONS) == names
 
 
 def of_sizes(sizes) -> LabeledExamples:

@@ -65,6 +65,7 @@ def test_a_client_whose_only_example_is_in_the_test_set_remains():
         ({"quantity_shift": -1}, "quantity_shift: .*not -1"),
         ({"examples_per_client": (9, 3)}, r"examples_per_client is \(9, 3\)"),
         ({"num_clients": 0}, "come to 0"),
+        ({"masks": True}, "masks=True asks for pixels"),
     ],
 )
 def test_impossible_settings_are_named_in_the_error(options, message):
@@ -80,8 +81,3 @@ def test_masks_hold_a_box_of_each_example_and_its_pixels_have_one_mean():
     assert set(areas.tolist()) == {0, 4 * 3}
     means = [f.examples.inputs[masks == label].mean() for label in range(3)]
     assert np.ptp(means) > 20
-
-
-def test_masks_without_pixels_are_refused():
-    with pytest.raises(InputError, match="masks=True asks for pixels"):
-        toy(masks=True)

@@ -147,7 +147,8 @@ def test_pacs_is_read_as_published():
     folders = load("folders", path=path)
     np.testing.assert_array_equal(dataset.inputs, folders.inputs)
     np.testing.assert_array_equal(dataset.labels, folders.labels)
-    assert (dataset.domain_names, dataset.class_names) == (DOMAINS, PACS)
+    assert (dataset.domain_names, dataset.class_names) == (DOMAINS, folders.class_names) == (DOMAINS, PACS)
+    assert folders.class_counts.tolist() == [[6] * 7] * 4 and folders.inputs.shape == (168, 227, 227, 3)
     assert load("pacs", path=path, size=64).inputs.shape == (168, 64, 64, 3)
 
 

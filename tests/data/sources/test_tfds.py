@@ -90,12 +90,11 @@ def test_real_images_of_fashion_mnist_are_read(tmp_path):
     assert dataset.class_names == tuple("0123456789")
 
 
-@pytest.mark.parametrize("builder", ["cifar10", "cifar100", "fashion_mnist"])
-def test_the_error_for_unprepared_data_says_how_to_prepare_them(tmp_path, builder, monkeypatch):
+def test_the_error_for_unprepared_data_says_how_to_prepare_them(tmp_path, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    message = rf"{builder} is not prepared: nothing in .*pip install tensorflow \(it is missing here\).*{builder}"
+    message = r"cifar10 is not prepared: nothing in .*pip install tensorflow \(it is missing here\).*cifar10"
     with pytest.raises(InputError, match=message + r".*file_format=\"array_record\", data_dir=.*download_and_prepare"):
-        load("tfds", builder=builder, data_dir=str(tmp_path))
+        load("tfds", builder="cifar10", data_dir=str(tmp_path))
 
 
 def test_an_unknown_name_is_refused_with_a_similar_one(tmp_path):
@@ -119,13 +118,6 @@ def test_data_other_than_images_with_a_class_are_refused(tmp_path, changes):
 def test_data_without_a_known_split_are_refused(tmp_path):
     prepare(tmp_path, splits=(("unlabelled", 9),))
     with pytest.raises(InputError, match="tiny has splits unlabelled, and none of train"):
-        load("tfds", builder="tiny", data_dir=str(tmp_path))
-
-
-def test_mixed_sizes_name_the_examples(tmp_path):
-    images = [*IMAGES[:8], IMAGES[8, :5]]
-    prepare(tmp_path, images)
-    with pytest.raises(InputError, match=r"train.* is 6 x 8 and test.* is 6 x 5 pixels. Give `size`"):
         load("tfds", builder="tiny", data_dir=str(tmp_path))
 
 

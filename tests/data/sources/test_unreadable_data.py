@@ -96,35 +96,12 @@ def test_an_image_beyond_pillows_limit_is_an_error_and_not_a_warning(root, cache
         refuse(rf"1.png is too large \(.*; at most {limit} are decoded\)", "folders", root, cache=cache)
 
 
-# ---- arrays ----------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"images": np.zeros((6, 0, 4), np.uint8)}, r"'images' has the shape \(6, 0, 4\)"),
-        ({"images": np.zeros((0, 4, 4), np.uint8), "labels": LABELS[:0]}, r"'images' has the shape \(0, 4, 4\)"),
-        ({"images": np.uint8(3)}, r"'images' has the shape \(\)"),
-        ({"labels": np.int64(1)}, r"6 inputs but labels of shape \(\)"),
-        ({"split": np.array([["train", "test"]] * 6)}, r"'split' is <U5 of shape \(6, 2\). Give one axis of text"),
-        ({"split": np.array("train")}, r"'split' is <U5 of shape \(\)"),
-        ({"domains": np.array([b"a", b"b"] * 3)}, r"'domains' is \|S1 of shape \(6,\). Give one axis of text"),
-        ({"domains": np.array(["a", "b"])}, r"6 inputs but domains of shape \(2,\)"),
-        ({"domains": [0, 1] * 3, "domain_names": np.array([["a", "b"]])}, "'domain_names' is <U1 of shape"),
-        ({"class_names": np.array("abc")}, r"'class_names' is <U3 of shape \(\)"),
-        ({"class_names": ["a", "b", "a"]}, "the class 'a' is named twice"),
-    ],
-)
-@pytest.mark.parametrize("size", [None, 3])
-def test_invalid_arrays_are_named_in_the_error(tmp_path, changes, message, size):
-    np.savez(tmp_path / "x.npz", **({"images": IMAGES, "labels": LABELS} | changes))
-    refuse(message, "arrays", tmp_path / "x.npz", size=size)
-
-
+# ---- names and classes ----------------------------------------------------------------------------------------------
 def test_data_of_one_class_are_refused():
     with pytest.raises(InputError, match=r"x: all labels are of one class, '0'. Give data of several"):
         federate(assemble("x", IMAGES, LABELS * 0), iid(), 2)
 
 
-# ---- names -----------------------------------------------------------------------------------------------------------
 def test_control_characters_in_names_are_escaped():
     names = ["a\nb", "caf\udce9", "\x1b[31m", "$x_{"]
     dataset = assemble(
