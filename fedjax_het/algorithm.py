@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple
 import optax
 from jaxtyping import Bool, Float, Int
 
+from fedjax_het.problem import ForwardPass, Problem, shared_variables
 from fedjax_het.sharing import Sharing, share_all
 from fedjax_het.types import (
     Aggregate,
@@ -15,20 +16,20 @@ from fedjax_het.types import (
     Batch,
     Broadcast,
     ClientView,
-    ForwardPass,
     Gram,
     Key,
     Model,
     Named,
     Params,
-    Problem,
     PyTree,
+    Reads,
     ServerState,
     ServerView,
     Trained,
     UpdateStack,
     Upload,
     Variables,
+    WeightedSum,
 )
 
 Term = Callable[[ForwardPass], Float[Array, ""]]
@@ -67,37 +68,6 @@ class StatefulGradientRule(NamedTuple):
     ]
 
 
-class OfRun(NamedTuple):
-    """Annotation of a factory argument whose default in a config is a setting of the run.
-
-    rounds: Annotated[int, OfRun("rounds")] = 40
-    """
-
-    setting: str
-
-
-class Uniform(NamedTuple):
-    """Annotation of an argument that a study searches: uniform distribution between two bounds."""
-
-    low: float
-    high: float
-
-    def draw(self, share: float) -> float:
-        """Return the quantile of level `share`, from 0 to 1."""
-        return self.low + share * (self.high - self.low)
-
-
-class LogUniform(NamedTuple):
-    """Annotation of an argument that a study searches: log-uniform distribution between two bounds."""
-
-    low: float
-    high: float
-
-    def draw(self, share: float) -> float:
-        """Return the quantile of level `share`, from 0 to 1."""
-        return self.low * (self.high / self.low) ** share
-
-
 class LocalUpdate(NamedTuple):
     """Local training of a client.
 
@@ -128,10 +98,14 @@ class Summary(NamedTuple):
     Args:
         init: (problem, shared variables, number of clients, cohort size) -> initial value.
         update: (old value, stacked reports of the same name, view) -> new value.
+        reads: How it reads the updates; see `Aggregator`. It may always read the tensors of the reports.
+        sums: Its weighted sums of updates or reports.
     """
 
     init: Callable[[Problem, Variables, int, int], PyTree]  # (problem, shared, num_clients, cohort_size)
     update: Callable[[PyTree, UpdateStack, ServerView], PyTree]
+    reads: Reads = "sums"
+    sums: tuple[WeightedSum, ...] = ()
 
 
 class Aggregator(NamedTuple):
@@ -140,7 +114,11 @@ class Aggregator(NamedTuple):
     Args:
         init: (shared variables, number of clients) -> initial state.
         update: (problem, state, view) -> (decision, new state). It reads the updates with the methods of
-            `view.updates`; the methods that it calls determine whether updates are stacked.
+            `view.updates`, as it declares with `reads`, `sums` and `packed`.
+        reads: How it reads the updates: "sums", only weighted sums (default); "tensors", also the updates themselves
+            and their combinations; "gram", also inner products, in float64.
+        sums: The weighted sums that it reads.
+        packed: Path of a leaf -> whether it is sent and stacked in bfloat16. None: no leaf.
         gram_edit: For rules that replace each update by a combination of all updates, based on inner products alone:
             (Gram matrix K of the updates, view) -> C in float64, where client i's edited update is sum_j C_ij u_j. Used
             by diagnostics.
@@ -154,6 +132,9 @@ class Aggregator(NamedTuple):
 
     init: Callable[[Variables, int], PyTree]  # (shared, num_clients)
     update: Callable[[Problem, PyTree, ServerView], tuple[Aggregate, PyTree]]
+    reads: Reads = "sums"
+    sums: tuple[WeightedSum, ...] = ()
+    packed: Callable[[str], bool] | None = None
     gram_edit: Callable[[Gram, ServerView], Gram] | None = None
     is_uniform_mean: bool = False
     is_selective: bool = False
@@ -169,11 +150,13 @@ class Weighting(NamedTuple):
         update: (state, view) -> (weights, new state).
         per_client: For weights that are proportional to a function of each upload alone: that function. Their sum
             can then be computed while clients train.
+        reads: How `update` reads the updates, see `Aggregator`.
     """
 
     init: Callable[[Variables, int], PyTree]
     update: Callable[[PyTree, ServerView], tuple[Float[Array, "cohort"], PyTree]]
     per_client: Callable[[Upload], Float[Array, ""]] | None = None
+    reads: Reads = "sums"
 
 
 class StageView(NamedTuple):
@@ -270,11 +253,6 @@ class CorruptView(NamedTuple):
 
 def _identity(model: Model) -> Model:
     return model
-
-
-def shared_variables(server: ServerState) -> Variables:
-    """Return the shared variables as they are sent."""
-    return server.shared
 
 
 @dataclass(frozen=True, kw_only=True)

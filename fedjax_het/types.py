@@ -6,7 +6,7 @@ between rounds is stacked over all clients, leaves ``[clients, ...]``. Shapes ar
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar
 
 import jax
 import numpy as np
@@ -151,29 +151,40 @@ class ClientView(NamedTuple):
     results: Named = {}  # {} before training, `Trained.results` after
 
 
+Reads = Literal["sums", "tensors", "gram"]
+"""How a part of the server reads updates: only its declared sums; also their tensors and combinations, in float32; or
+also their inner products, in float64, with its results converted to float32."""
+
+
+class WeightedSum(NamedTuple):
+    """A weighted sum over the clients of a cohort, declared by the aggregator or summary that reads it.
+
+    Args:
+        per_client: One client's upload -> a number >= 0 that its weight is proportional to; the sum is then computed
+            while clients train. None: the weights depend on several uploads, and the updates are stacked.
+        is_chosen: Path of a leaf, "params/conv_0/kernel" -> whether it is summed. None: all leaves.
+        source: What is summed: "updates", or the "reports" of a summary.
+    """
+
+    per_client: Callable[[Upload], Float[Array, ""]] | None = None
+    is_chosen: Callable[[str], bool] | None = None
+    source: Literal["updates", "reports"] = "updates"
+
+
 class UpdateStack(Protocol):
     """One tree for each client of a cohort, their updates or one of their reports; zeros for clients that are absent.
 
-    A `weighted_sum` whose weights are known from each upload alone is computed while clients train, and stacks nothing.
-    The storage of the stack follows from the methods that are called (engine/round/update_plan.py).
+    Its reader declares how it reads the updates, by `reads` and `sums`; other reads raise an InputError.
     """
 
-    def weighted_sum(
-        self, weights: Float[Array, "cohort"], per_client: Callable[[Upload], Float[Array, ""]] | None = None
-    ) -> PyTree:
-        """Return sum_i weights_i u_i, a tree like one client's.
-
-        Args:
-            weights: 0 for absent clients.
-            per_client: One client's upload -> a number >= 0 that its weight is proportional to. It runs while clients
-                train, and must not read the view. None stacks the updates.
-        """
+    def weighted_sum(self, weights: Float[Array, "cohort"], declared: WeightedSum) -> PyTree:
+        """Return sum_i weights_i u_i of the declared leaves; weights are 0 for absent clients."""
 
     def gram(self) -> Gram:
-        """Return the inner products <u_i, u_j> over all leaves, in float64; the caller is traced again in float64."""
+        """Return the inner products <u_i, u_j> over all leaves, in float64."""
 
     def products(self, reference: PyTree) -> Float[Array, "cohort"]:
-        """Return the inner products <u_i, v> with a tree like one client's, in float64, as `gram` does."""
+        """Return the inner products <u_i, v> with a tree like one client's, in float64."""
 
     def combine(self, coefficients: Float[Array, "cohort"]) -> PyTree:
         """Return sum_i c_i u_i for coefficients of any kind, such as those found from `gram`."""
@@ -186,9 +197,6 @@ class UpdateStack(Protocol):
 
     def by_tensor(self) -> "UpdateStack":
         """Return the stack read leaf by leaf: `gram` is [leaves, cohort, cohort], `combine` takes [leaves, cohort]."""
-
-    def astype(self, dtype: str) -> "UpdateStack":
-        """Return the stack in "float32" or "bfloat16"; the leaves are then sent and stacked so for every reader."""
 
 
 class ServerView(NamedTuple):
@@ -254,47 +262,3 @@ class Model(NamedTuple):
     encode: Callable[[Variables, Array, Context], tuple[tuple[Array, Named], Variables]]
     classify: Callable[[Params, Array], Array]
     layers: Callable[[Array], Mapping[str, type]]
-
-
-class ForwardPass(NamedTuple):
-    """One forward pass, which each term of an objective reads."""
-
-    problem: "Problem"
-    params: Params
-    state: Variables  # the other collections, after the pass
-    outputs: Outputs
-    batch: Batch
-    view: ClientView
-    key: Key
-
-
-BatchFold = Callable[[PyTree, Batch, Array], PyTree]  # (total, batch, number of the batch) -> new total
-
-
-class Problem(Protocol):
-    """The learning problem of a client, which the slots of an algorithm are given; see the engine's LocalProblem."""
-
-    @property
-    def model(self) -> Model: ...
-    @property
-    def objective(self) -> tuple[Callable[[ForwardPass], Array], ...]: ...
-    @property
-    def prepare(self) -> Callable[[Array], Array]: ...
-    def batch(
-        self,
-        data: ClientData,
-        index: HostArray,
-        count: HostArray,
-        first: HostArray | int,
-        size: int,
-        key: Key | None = None,
-    ) -> Batch: ...
-    def fold(
-        self, data: ClientData, rows: Rows, batch_size: int, function: BatchFold, init: PyTree, *, is_even: bool = False
-    ) -> PyTree: ...
-    def forward(
-        self, params: Params, state: Variables, batch: Batch, view: ClientView, key: Key, *, is_training: bool = True
-    ) -> ForwardPass: ...
-    def value_and_grad(
-        self, params: Params, state: Variables, batch: Batch, view: ClientView, key: Key, terms: slice = ...
-    ) -> tuple[tuple[Array, Variables], Params]: ...

@@ -11,7 +11,20 @@ PACKAGE = ROOT / "fedjax_het"
 ALL_FILES = sorted(PACKAGE.rglob("*.py"))
 FILES = [path for path in ALL_FILES if not path.is_relative_to(PACKAGE / "cli")]
 """The library, without the command line."""
-BASE = {"types", "tree", "sharing", "errors", "geometry", "labels", "spectra", "validation", "attackers", "_internal"}
+BASE = {
+    "types",
+    "problem",
+    "annotations",
+    "tree",
+    "sharing",
+    "errors",
+    "geometry",
+    "labels",
+    "spectra",
+    "validation",
+    "attackers",
+    "_internal",
+}
 PARTS = {"algorithm", "client", "server", "models", "data", "diagnostics", "uplink"}
 TOP = {"algorithms", "engine"}
 

@@ -4,19 +4,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_het.engine.parallel.update_stack import StackedUpdates
-from fedjax_het.engine.round.problem import SlotView
-from fedjax_het.types import (
-    Batch,
-    Broadcast,
-    ClientView,
-    ForwardPass,
-    Named,
-    Outputs,
-    PyTree,
-    ServerView,
-    Upload,
-    Variables,
-)
+from fedjax_het.problem import ForwardPass, SlotView
+from fedjax_het.types import Batch, Broadcast, ClientView, Named, Outputs, PyTree, ServerView, Upload, Variables
 
 
 def client_view(shared: Variables | None = None, published: Named | None = None, round: int = 0, **known) -> ClientView:

@@ -11,35 +11,16 @@ from jax.interpreters import batching, mlir
 from fedjax_het.types import Array, PyTree
 
 
-class Float64RequiredError(RuntimeError):
-    """A computation needs float64, which is not enabled."""
+def is_float64_enabled() -> bool:
+    """Whether arrays can be float64: inside `run_in_double`, or with `jax_enable_x64`."""
+    return jax.dtypes.canonicalize_dtype(np.float64) == np.float64
 
 
-def require_float64() -> None:
-    """Require float64; `run_in_required_precision` then runs the calling function again with float64 enabled.
-
-    Raises:
-        Float64RequiredError: Float64 is not enabled.
-    """
-    if jax.dtypes.canonicalize_dtype(np.float64) != np.float64:
-        raise Float64RequiredError(
-            "this needs float64. Call it by fedjax_het._internal.float64.run_in_required_precision."
-        )
-
-
-def run_in_required_precision(function: Callable[[], PyTree]) -> PyTree:
-    """Run a function, with float64 enabled if anything in it calls `require_float64`.
-
-    Args:
-        function: A function without side effects; it is traced a second time with float64.
-
-    Returns:
-        Its results, converted to float32.
-    """
-    try:
+def run_in_double(function: Callable[[], PyTree]) -> PyTree:
+    """Run a function with float64 enabled, and convert its results to float32; with `jax_enable_x64`, just run it."""
+    if is_float64_enabled():
         return function()
-    except Float64RequiredError:
-        return in_double(lambda: jax.tree.map(_narrow, function()))()
+    return in_double(lambda: jax.tree.map(_narrow, function()))()
 
 
 def _narrow(x: Array) -> Array:

@@ -4,7 +4,8 @@ from typing import Annotated, Unpack
 
 import optax
 
-from fedjax_het.algorithm import Algorithm, Uniform
+from fedjax_het.algorithm import Algorithm
+from fedjax_het.annotations import Uniform
 from fedjax_het.client.local_updates import Training, pop_optimizer, sgd
 from fedjax_het.client.objectives import cross_entropy
 from fedjax_het.client.optimizers import trainable_only

@@ -5,7 +5,8 @@ from typing import Annotated, Unpack
 
 import optax
 
-from fedjax_het.algorithm import Algorithm, LogUniform
+from fedjax_het.algorithm import Algorithm
+from fedjax_het.annotations import LogUniform
 from fedjax_het.client.gradients import proximal_gradient
 from fedjax_het.client.local_updates import Training, sgd, with_own_model
 from fedjax_het.client.memories import result

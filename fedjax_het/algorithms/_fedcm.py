@@ -4,7 +4,8 @@ from typing import Annotated, Literal, Unpack
 
 import optax
 
-from fedjax_het.algorithm import Algorithm, GradientRule, LogUniform
+from fedjax_het.algorithm import Algorithm, GradientRule
+from fedjax_het.annotations import LogUniform
 from fedjax_het.client.gradients import momentum_gradient
 from fedjax_het.client.local_updates import LearningRate, TrainingWithoutRate, sgd
 from fedjax_het.client.measures import effective_learning_rate

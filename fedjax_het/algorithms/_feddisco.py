@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from typing import Annotated, Unpack
 
-from fedjax_het.algorithm import Algorithm, Uniform
+from fedjax_het.algorithm import Algorithm
+from fedjax_het.annotations import Uniform
 from fedjax_het.client.local_updates import Training, sgd
 from fedjax_het.client.measures import class_counts
 from fedjax_het.client.objectives import cross_entropy

@@ -4,7 +4,8 @@ from typing import Annotated, Literal, Unpack
 
 import optax
 
-from fedjax_het.algorithm import Algorithm, OfRun, Uniform
+from fedjax_het.algorithm import Algorithm
+from fedjax_het.annotations import OfRun, Uniform
 from fedjax_het.client.local_updates import Training, sgd
 from fedjax_het.client.measures import Examples, Metric, generalization_gap, mean_loss
 from fedjax_het.client.memories import last

@@ -4,7 +4,8 @@ from typing import Annotated, Literal, Unpack
 
 import optax
 
-from fedjax_het.algorithm import Algorithm, LogUniform
+from fedjax_het.algorithm import Algorithm
+from fedjax_het.annotations import LogUniform
 from fedjax_het.client.local_updates import Training, sgd
 from fedjax_het.client.measures import head_gradient
 from fedjax_het.client.objectives import cross_entropy, invariance

@@ -4,7 +4,8 @@ from typing import Annotated, Unpack
 
 import optax
 
-from fedjax_het.algorithm import Algorithm, LogUniform
+from fedjax_het.algorithm import Algorithm
+from fedjax_het.annotations import LogUniform
 from fedjax_het.client.local_updates import Training, sgd
 from fedjax_het.client.objectives import cross_entropy, not_true_distillation
 from fedjax_het.server.aggregators import mean

@@ -4,7 +4,8 @@ from typing import Annotated, Unpack
 
 import optax
 
-from fedjax_het.algorithm import Algorithm, LogUniform
+from fedjax_het.algorithm import Algorithm
+from fedjax_het.annotations import LogUniform
 from fedjax_het.client.local_updates import LearningRate, Training, sequential, sgd
 from fedjax_het.client.measures import class_statistics, head_statistics, own_head, prototypes
 from fedjax_het.client.objectives import alignment, cross_entropy

@@ -2,7 +2,8 @@
 
 from typing import Annotated, Unpack
 
-from fedjax_het.algorithm import Algorithm, LogUniform
+from fedjax_het.algorithm import Algorithm
+from fedjax_het.annotations import LogUniform
 from fedjax_het.client.local_updates import Training, sgd
 from fedjax_het.client.measures import prototypes
 from fedjax_het.client.objectives import cross_entropy, prototype_distance

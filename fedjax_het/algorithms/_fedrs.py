@@ -4,7 +4,8 @@ from typing import Annotated, Unpack
 
 import optax
 
-from fedjax_het.algorithm import Algorithm, Uniform
+from fedjax_het.algorithm import Algorithm
+from fedjax_het.annotations import Uniform
 from fedjax_het.client.gradients import clipped_gradient, plain_gradient
 from fedjax_het.client.local_updates import Training, sgd
 from fedjax_het.client.objectives import RestrictionScale, restricted_cross_entropy

@@ -6,7 +6,8 @@ from typing import Annotated, Unpack
 
 import optax
 
-from fedjax_het.algorithm import Algorithm, GradientRule, LogUniform
+from fedjax_het.algorithm import Algorithm, GradientRule
+from fedjax_het.annotations import LogUniform
 from fedjax_het.client.gradients import clipped_gradient
 from fedjax_het.client.local_updates import Training, sgd
 from fedjax_het.client.objectives import cross_entropy

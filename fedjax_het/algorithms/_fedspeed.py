@@ -2,7 +2,8 @@
 
 from typing import Annotated, Unpack
 
-from fedjax_het.algorithm import Algorithm, LogUniform
+from fedjax_het.algorithm import Algorithm
+from fedjax_het.annotations import LogUniform
 from fedjax_het.client.gradients import dynamic_gradient, wrapped_rule
 from fedjax_het.client.local_updates import Training, sgd
 from fedjax_het.client.measures import displacement, shared_gradient_state

@@ -4,7 +4,8 @@ from typing import Annotated, Literal, Unpack
 
 import optax
 
-from fedjax_het.algorithm import Algorithm, LogUniform
+from fedjax_het.algorithm import Algorithm
+from fedjax_het.annotations import LogUniform
 from fedjax_het.client.local_updates import Training, sgd
 from fedjax_het.client.measures import prototypes
 from fedjax_het.client.objectives import clustered_contrastive, cross_entropy, prototype_distance

@@ -3,7 +3,8 @@
 from dataclasses import replace
 from typing import Annotated, Literal, Unpack
 
-from fedjax_het.algorithm import Algorithm, LogUniform
+from fedjax_het.algorithm import Algorithm
+from fedjax_het.annotations import LogUniform
 from fedjax_het.client.local_updates import Training, sgd
 from fedjax_het.client.memories import previous_models
 from fedjax_het.client.objectives import contrastive, cross_entropy

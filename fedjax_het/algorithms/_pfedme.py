@@ -5,7 +5,8 @@ from typing import Annotated, Literal, Unpack
 
 import optax
 
-from fedjax_het.algorithm import Algorithm, LogUniform, Memory
+from fedjax_het.algorithm import Algorithm, Memory
+from fedjax_het.annotations import LogUniform
 from fedjax_het.client.local_updates import TrainingWithoutRate, sgd
 from fedjax_het.client.memories import result
 from fedjax_het.client.objectives import cross_entropy

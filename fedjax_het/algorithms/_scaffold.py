@@ -4,7 +4,8 @@ from typing import Annotated, Unpack
 
 import optax
 
-from fedjax_het.algorithm import Algorithm, GradientRule, LogUniform
+from fedjax_het.algorithm import Algorithm, GradientRule
+from fedjax_het.annotations import LogUniform
 from fedjax_het.client.gradients import clipped_gradient, control_variate_gradient
 from fedjax_het.client.local_updates import LearningRate, TrainingWithoutRate, sgd
 from fedjax_het.client.measures import Control, change_of_control

@@ -23,8 +23,8 @@ from fedjax_het.client.measures import class_moments
 from fedjax_het.engine import flatten_evaluation, vmapped
 from fedjax_het.engine.evaluation.client_measures import fold_clients
 from fedjax_het.engine.evaluation.evaluate import held_out_batches, make_evaluation, personal_rows
-from fedjax_het.engine.round.problem import LocalProblem
 from fedjax_het.errors import InputError
+from fedjax_het.problem import Problem
 from fedjax_het.server.calibration import ClassMoments, add_moments, calibrate_head, no_moments
 from fedjax_het.types import (
     Array,
@@ -90,7 +90,7 @@ def calibrate(
     return model._replace(variables=variables), moments
 
 
-def _head_shape(problem: LocalProblem, variables: Variables, data: ClientData) -> tuple[int, int]:
+def _head_shape(problem: Problem, variables: Variables, data: ClientData) -> tuple[int, int]:
     """(Number of classes, number of features)."""
     context = Context(jnp.ones(1), jnp.int32(0), make_key(0), False)
 

@@ -20,9 +20,9 @@ from fedjax_het.cli.runs.run_files import RESOLVED
 from fedjax_het.data import Federation
 from fedjax_het.engine.evaluation.scoring import mean_personal_variables
 from fedjax_het.engine.execution.run_spec import RunSpec
-from fedjax_het.engine.round.problem import LocalProblem
 from fedjax_het.errors import InputError, nearest
 from fedjax_het.models import TORCH_NAMES, Naming, save_state_dict, unnamed_leaves
+from fedjax_het.problem import Problem
 from fedjax_het.types import State, Variables
 
 
@@ -32,7 +32,7 @@ class TrainedModel(NamedTuple):
     variables: Variables  # as they are tested; personal leaves are the mean over the clients that have trained
     naming: Naming | None  # the names of the layers in PyTorch, where the model has any
     rounds: int
-    problem: LocalProblem
+    problem: Problem
     federation: Federation
 
 
@@ -69,9 +69,7 @@ def load_model(workdir: Path, seed: int | None = None, *, for_pytorch: bool = Tr
     return TrainedModel(variables, TORCH_NAMES.get(name), rounds, problem, parts.federation)
 
 
-def restore_last(
-    directory: RunDirectory, run_settings: dict[str, Any]
-) -> tuple[State, int, LocalProblem, build.RunParts]:
+def restore_last(directory: RunDirectory, run_settings: dict[str, Any]) -> tuple[State, int, Problem, build.RunParts]:
     """Restore the last checkpoint, leaves [num_seeds, ...], without compiling.
 
     Returns:

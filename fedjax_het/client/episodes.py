@@ -11,8 +11,9 @@ from fedjax_het.algorithm import GradientRule, Problem
 from fedjax_het.client.gradients import LossAndState
 from fedjax_het.client.objectives import PairTerm
 from fedjax_het.client.optimizers import partition_trained
+from fedjax_het.problem import ForwardPass
 from fedjax_het.spectra import SquareBand, interpolate_amplitudes
-from fedjax_het.types import Array, Batch, ClientView, ForwardPass, Key, Params, Variables
+from fedjax_het.types import Array, Batch, ClientView, Key, Params, Variables
 from fedjax_het.validation import Finite, Fraction, NonNegative, Positive, may_be_nonzero, validate_arguments
 
 Alteration = Callable[[Batch, ClientView, Key], Array]

@@ -11,7 +11,8 @@ import optax
 from jaxtyping import Float
 
 from fedjax_het import tree
-from fedjax_het.algorithm import GradientRule, LocalUpdate, LogUniform, Problem, StatefulGradientRule
+from fedjax_het.algorithm import GradientRule, LocalUpdate, Problem, StatefulGradientRule
+from fedjax_het.annotations import LogUniform
 from fedjax_het.client.gradients import plain_gradient
 from fedjax_het.client.optimizers import Betas, local_optimizer, trainable_only
 from fedjax_het.client.schedules import Schedule, check_schedule, rate

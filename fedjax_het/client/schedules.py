@@ -12,7 +12,7 @@ import numpy as np
 import optax
 from jax.typing import ArrayLike
 
-from fedjax_het.algorithm import OfRun
+from fedjax_het.annotations import OfRun
 from fedjax_het.errors import InputError
 from fedjax_het.types import Array, ClientView
 from fedjax_het.validation import Count, CountOrZero, NonNegative, Positive, validate_arguments

@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 import jax.numpy as jnp
 
 from fedjax_het import tree
-from fedjax_het._internal.float64 import run_in_required_precision
+from fedjax_het._internal.float64 import run_in_double
 from fedjax_het.labels import cross_entropies, mean_per_example
 from fedjax_het.types import Array, Batch, Context, Named, PyTree, RoundSnapshot, Rows, Variables
 
@@ -124,4 +124,4 @@ def mean_loss(problem, variables: Variables, snapshot: RoundSnapshot, rows: Rows
 def from_gram(measure: Callable[..., Named], snapshot: RoundSnapshot, *others: PyTree) -> Named:
     """measure(Gram matrix of the updates' parameters in float64, *others), in the default precision."""
     stack = snapshot.view.updates.select(tree.is_parameter)
-    return run_in_required_precision(lambda: measure(stack.gram(), *others))
+    return run_in_double(lambda: measure(stack.gram(), *others))

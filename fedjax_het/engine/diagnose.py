@@ -19,11 +19,11 @@ from fedjax_het.engine.parallel.update_stack import StackedUpdates
 from fedjax_het.engine.round import client_step, uplink
 from fedjax_het.engine.round.event_schedule import EventSchedule
 from fedjax_het.engine.round.population import gather_cohort
-from fedjax_het.engine.round.problem import LocalProblem
 from fedjax_het.errors import InputError
+from fedjax_het.problem import Problem
 from fedjax_het.types import Array, ClientData, Key, Named, RoundSnapshot, ServerView, State
 
-Diagnostic = Callable[[LocalProblem, RoundSnapshot], Named]
+Diagnostic = Callable[[Problem, RoundSnapshot], Named]
 DiagnosticValues = dict[str, Named]
 
 

@@ -12,7 +12,7 @@ from fedjax_het.algorithm import Problem, Summary, Weighting
 from fedjax_het.errors import InputError
 from fedjax_het.server.clustering import cluster_by_first_neighbours, cluster_means
 from fedjax_het.server.weightings import WeightingName, normalise, resolve_weighting
-from fedjax_het.types import Array, Params, PyTree, ServerView, UpdateStack, Variables
+from fedjax_het.types import Array, Params, PyTree, ServerView, UpdateStack, Variables, WeightedSum
 from fedjax_het.validation import Fraction, NonNegative, validate_arguments
 
 _MOST_PAIRS = 1 << 24  # pairs of clients, over all classes clustered at a time
@@ -29,12 +29,19 @@ def accumulate_change() -> Summary:
     def update(total: PyTree, changes: UpdateStack, view: ServerView) -> PyTree:
         return tree.add(total, tree.scale(1 / view.num_clients, _total(changes, view)))
 
-    return Summary(lambda problem, shared, num_clients, cohort_size: tree.zeros_like(shared["params"]), update)
+    return Summary(_zeros_like_params, update, sums=(_SUM_OF_REPORTS,))
+
+
+_SUM_OF_REPORTS = WeightedSum(lambda upload: jnp.ones(()), source="reports")
 
 
 def _total(reports: UpdateStack, view: ServerView) -> PyTree:
     """The sum over the present clients."""
-    return reports.weighted_sum(view.is_present.astype(float), lambda upload: jnp.ones(()))
+    return reports.weighted_sum(view.is_present.astype(float), _SUM_OF_REPORTS)
+
+
+def _zeros_like_params(problem: Problem, shared: Variables, num_clients: int, cohort_size: int) -> PyTree:
+    return tree.zeros_like(shared["params"])
 
 
 @validate_arguments
@@ -64,7 +71,7 @@ def ema(decay: Fraction, like: Callable[[Variables], PyTree]) -> Summary:
     def init(problem: Problem, shared: Variables, num_clients: int, cohort_size: int) -> PyTree:
         return {"mean": tree.zeros_like(like(shared)), "mass": jnp.zeros((), float)}
 
-    return Summary(init, update)
+    return Summary(init, update, sums=(_SUM_OF_REPORTS,))
 
 
 def head(shared: Variables) -> Params:
@@ -103,17 +110,16 @@ def mean_direction(
         return jnp.where(reach > 0, weight / jnp.where((reach > 0) & by_client, reach, 1), 0)
 
     share = weighting.per_client
-    per_client = share and (lambda upload: coefficient(share(upload), upload.reports[report]))
+    path = WeightedSum(share and (lambda upload: coefficient(share(upload), upload.reports[report])), tree.is_parameter)
 
     def update(old: PyTree, reports: UpdateStack, view: ServerView) -> PyTree:
         reach = view.uploads.reports[report]
         weights = normalise(weighting.update((), view)[0], view.is_present & (reach > 0))
         mean_reach = jnp.sum(weights * reach) if normalisation == "cohort" else 1.0
-        path = view.updates.select(tree.is_parameter)
-        path = path.weighted_sum(coefficient(weights, reach), per_client)["params"]
-        return tree.scale(-1 / tree.positive_or_one(mean_reach), path)
+        direction = view.updates.weighted_sum(coefficient(weights, reach), path)["params"]
+        return tree.scale(-1 / tree.positive_or_one(mean_reach), direction)
 
-    return Summary(lambda problem, shared, num_clients, cohort_size: tree.zeros_like(shared["params"]), update)
+    return Summary(_zeros_like_params, update, weighting.reads, (path,))
 
 
 @validate_arguments
@@ -134,7 +140,7 @@ def mean_of_length(length: NonNegative, epsilon: NonNegative = 1e-12) -> Summary
         mean = tree.scale(1 / jnp.maximum(jnp.sum(view.is_present), 1), _total(reports, view))
         return tree.scale(length / tree.positive_or_one(tree.norm(mean) + epsilon), mean)
 
-    return Summary(lambda problem, shared, num_clients, cohort_size: tree.zeros_like(shared["params"]), update)
+    return Summary(_zeros_like_params, update, sums=(_SUM_OF_REPORTS,))
 
 
 PROTOTYPE_WEIGHTINGS: dict[WeightingName, Callable[[Array], Array]] = {

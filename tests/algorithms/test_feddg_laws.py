@@ -14,10 +14,10 @@ from fedjax_het.client.objectives import boundary_contrast
 from fedjax_het.client.objectives._contrastive import supervised_contrast
 from fedjax_het.engine import Simulation
 from fedjax_het.engine.round.participation import Participation
-from fedjax_het.engine.round.problem import LocalProblem
 from fedjax_het.errors import InputError
+from fedjax_het.problem import ForwardPass, Problem
 from fedjax_het.spectra import interpolate_amplitudes, low_amplitudes
-from fedjax_het.types import Batch, Broadcast, ClientView, ForwardPass, Outputs
+from fedjax_het.types import Batch, Broadcast, ClientView, Outputs
 from tests.harness import algorithm, compose, difference, federation, is_equal, model, run, train
 
 RNG = np.random.default_rng(0)
@@ -78,7 +78,7 @@ def test_amplitudes_are_those_of_other_known_clients_each_as_likely():
 
 @pytest.mark.parametrize("num_images", [3, 60])
 def test_a_client_sends_amplitudes_of_images_from_all_over_its_table(num_images):
-    problem, client = LocalProblem(model(), (), federation().prepare), 4
+    problem, client = Problem(model(), (), federation().prepare), 4
     count = int(federation().data.train.count[client])
     answer = jax.jit(partial(low_frequency_amplitudes(BAND, num_images), problem))(view_of(client))
     assert answer["count"] == min(count, num_images)

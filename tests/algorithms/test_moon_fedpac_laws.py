@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from fedjax_het import tree
-from fedjax_het._internal.float64 import run_in_required_precision
 from fedjax_het.algorithms import fedavg
 from fedjax_het.engine.round import participation
 from fedjax_het.errors import InputError
@@ -94,7 +93,7 @@ def test_fedpac_mixes_the_reported_heads():
     reports = said.uploads.reports
     told = reports["statistics"]
     statistics = (told["variance"], told["means"], np.ones(5, bool))
-    weights = drop_small_weights(run_in_required_precision(lambda: collaboration_weights(*statistics)))
+    weights = drop_small_weights(collaboration_weights(*statistics))
     wanted = jax.tree.map(lambda leaf: np.tensordot(weights, leaf, axes=1), reports["head"])
     assert difference(wanted, said.replies) < 1e-5
     assert difference({"params": {"classifier": heads(state)}}, said.replies) == 0

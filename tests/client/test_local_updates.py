@@ -10,8 +10,8 @@ import pytest
 from fedjax_het.client import local_updates
 from fedjax_het.client.local_updates import Training, sequential, sgd, with_own_model
 from fedjax_het.client.objectives import cross_entropy
-from fedjax_het.engine.round.problem import LocalProblem
 from fedjax_het.errors import InputError
+from fedjax_het.problem import Problem
 from fedjax_het.types import Broadcast, ClientData, ClientView, Examples, Model, Rows
 
 RNG = np.random.default_rng(0)
@@ -24,7 +24,7 @@ MODEL = Model(
     classify=lambda params, features: features @ params["w"],
     layers=lambda inputs: {},
 )
-PROBLEM = LocalProblem(MODEL, (cross_entropy(),), lambda inputs: inputs)
+PROBLEM = Problem(MODEL, (cross_entropy(),), lambda inputs: inputs)
 
 
 def view(index, count, memory=None) -> ClientView:

@@ -11,7 +11,8 @@ from jax.experimental import io_callback
 
 from fedjax_het.algorithm import Algorithm
 from fedjax_het.engine.parallel.layout import chunked
-from fedjax_het.types import ForwardPass, Params, State
+from fedjax_het.problem import ForwardPass
+from fedjax_het.types import Params, State
 from tests.golden.cases import Case
 from tests.golden.replay import rate_decay, replay_rounds, stored_losses, vector_model
 

@@ -20,7 +20,7 @@ from fedjax_het.algorithms._fedpac import HEAD
 from fedjax_het.client.local_updates import sequential, sgd
 from fedjax_het.client.objectives import cross_entropy
 from fedjax_het.client.optimizers import torch_sgd
-from fedjax_het.engine.round.problem import LocalProblem
+from fedjax_het.problem import Problem
 from fedjax_het.types import ClientData, ClientView, Examples, Model, Named, Rows, Trained, Variables
 from tests.golden.cases import Case, covers
 from tests.golden.networks import dense, network
@@ -34,7 +34,7 @@ STATISTICS = {"running_mean", "running_var"}
 class Client(NamedTuple):
     """Someone with the case's examples, in their order, who has been sent a model."""
 
-    problem: LocalProblem
+    problem: Problem
     view: ClientView
 
     def minimising(self, *objective) -> "Client":
@@ -60,7 +60,7 @@ def _client(case: Case, model: Model, start: Variables) -> Client:
     labels = jnp.asarray(case["Y"], jnp.int32)
     rows = Rows(jnp.arange(len(labels)), jnp.asarray(len(labels)))
     data = ClientData(Examples(jnp.asarray(case["X"]), labels), rows, rows, rows)
-    return Client(LocalProblem(model, (), lambda inputs: inputs), client_view(start, data=data))
+    return Client(Problem(model, (), lambda inputs: inputs), client_view(start, data=data))
 
 
 def _classify(params, features):

@@ -9,10 +9,10 @@ from fedjax_het.client.episodes import episodic_gradient
 from fedjax_het.client.objectives._boundary import boundary_masks, contrast_of_masks, mean_over
 from fedjax_het.client.objectives._contrastive import supervised_contrast
 from fedjax_het.client.objectives._supervised import dice_loss
-from fedjax_het.engine.round.problem import LocalProblem
+from fedjax_het.problem import ForwardPass, Problem
 from fedjax_het.server.weightings import by_examples
 from fedjax_het.spectra import interpolate_amplitudes, low_frequencies, spectrum
-from fedjax_het.types import Batch, ForwardPass, Model
+from fedjax_het.types import Batch, Model
 from tests.golden.cases import Case, covers
 from tests.golden.family_harmofl import nchw, nhwc
 from tests.golden.networks import Network
@@ -108,7 +108,7 @@ def steps(case: Case):
     settings, (raw, transformed, labels) = case.meta, (nhwc(case[n]) for n in ("raw", "transformed", "label"))
     inside, outside = raw.shape[-1], labels.shape[-1]
     pixels = Network(case["w0"], inside, (case["w0"].size - outside) // (inside + 1 + outside), outside)
-    problem = LocalProblem(_pixel_network(pixels), (_score_dice,), lambda inputs: inputs)
+    problem = Problem(_pixel_network(pixels), (_score_dice,), lambda inputs: inputs)
     optimizer = torch_optimizer(settings["optimizer"], settings["learning_rate"])
     options = {"inner_step": settings["inner_step"], "inner_clip": settings["clip"]}
     view = client_view()

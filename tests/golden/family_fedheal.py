@@ -9,7 +9,8 @@ import numpy as np
 from fedjax_het.algorithms import fedheal
 from fedjax_het.engine.round.participation import Participation
 from fedjax_het.engine.round.program import make_round
-from fedjax_het.types import ForwardPass, Model, Variables
+from fedjax_het.problem import ForwardPass
+from fedjax_het.types import Model, Variables
 from tests.golden.cases import Case, covers
 from tests.golden.replay import client_data
 

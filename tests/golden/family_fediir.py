@@ -11,8 +11,8 @@ import numpy as np
 from fedjax_het.algorithms import fediir
 from fedjax_het.client.objectives import cross_entropy, invariance
 from fedjax_het.engine.round import participation
-from fedjax_het.engine.round.problem import LocalProblem
 from fedjax_het.engine.round.program import make_round
+from fedjax_het.problem import Problem
 from fedjax_het.types import Array, ClientData, Model, Params, State
 from tests.golden import networks
 from tests.golden.cases import Case, covers
@@ -26,7 +26,7 @@ def penalty(case: Case):
     head = {"classifier": {"0.weight": jnp.asarray(case["w"]), "0.bias": jnp.asarray(case["b"])}}
     everyones = {"0.weight": jnp.asarray(case["gbar_w"]), "0.bias": jnp.asarray(case["gbar_b"])}
     labels = jnp.asarray(case["y"])
-    problem = LocalProblem(network({"params": head}), (), lambda inputs: inputs)
+    problem = Problem(network({"params": head}), (), lambda inputs: inputs)
     view = client_view({"params": head}, {"mean_gradient": {"mean": everyones}})
 
     def term(params, features):

@@ -6,7 +6,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_het._internal.float64 import run_in_required_precision
 from fedjax_het.client.measures._statistics import statistics_of, variance_and_means
 from fedjax_het.client.objectives import alignment
 from fedjax_het.engine.parallel.update_stack import StackedUpdates
@@ -50,7 +49,7 @@ def _weights(case: Case):
     variance, means = jnp.asarray(case["V"]), jnp.asarray(case["H"])
     is_present = jnp.ones(len(variance), bool)
     yield case.compare("qp_matrix", jax.jit(risk_matrices)(variance, means, is_present))
-    weights = run_in_required_precision(lambda: jax.jit(collaboration_weights)(variance, means, is_present))
+    weights = jax.jit(collaboration_weights)(variance, means, is_present)
     large = drop_small_weights(weights)
     yield case.compare("head_weights_exact", weights, EXACT)
     for name in ("head_weights_exact_threshold", "head_weights", "head_weights_fedld"):

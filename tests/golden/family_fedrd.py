@@ -13,11 +13,11 @@ from fedjax_het.client.objectives import debiased_cross_entropy
 from fedjax_het.client.objectives._debiased import DIVERGENCES, head_weight
 from fedjax_het.client.optimizers import torch_sgd
 from fedjax_het.engine.round import participation
-from fedjax_het.engine.round.problem import LocalProblem
 from fedjax_het.engine.round.program import make_round
 from fedjax_het.models import from_flax
 from fedjax_het.models._layers import Conv
 from fedjax_het.models._norms import BatchNorm
+from fedjax_het.problem import Problem
 from fedjax_het.server.aggregators import mean, sum_of_models
 from fedjax_het.server.weightings import parameter_guided
 from fedjax_het.server.weightings._parameter_guided import DISTANCES, NEGLIGIBLE, shares
@@ -204,11 +204,11 @@ def local_training(case: Case):
     for name in keys:
         collection, layer, leaf = place(name)
         yield case.compare(f"out__{name}", theirs(state.server.shared[collection][layer][leaf]))
-    problem = LocalProblem(model, algorithm.objective, lambda inputs: inputs)
+    problem = Problem(model, algorithm.objective, lambda inputs: inputs)
     yield case.compare("lambdas", lambdas(problem, settings, variables, data, case.meta["E"]))
 
 
-def lambdas(problem: LocalProblem, settings: dict, variables: dict, data, num_epochs: int) -> np.ndarray:
+def lambdas(problem: Problem, settings: dict, variables: dict, data, num_epochs: int) -> np.ndarray:
     """Epoch by epoch, the optimizer going on: how far the head is from the round's start when each begins."""
     optimizer = torch_sgd(settings["learning_rate"], settings["momentum"], settings["weight_decay"])
     update = sgd(**settings, optimizer=optimizer, keep_optimizer=True)

@@ -8,10 +8,10 @@ import optax
 from fedjax_het.algorithm import Algorithm
 from fedjax_het.algorithms import fedl2r, fedsr
 from fedjax_het.client.objectives import conditional_information, cross_entropy, l2_representation
-from fedjax_het.engine.round.problem import LocalProblem
 from fedjax_het.models._adaptations import probabilistic
+from fedjax_het.problem import ForwardPass, Problem
 from fedjax_het.sharing import personal_paths
-from fedjax_het.types import Batch, Context, ForwardPass, Model, Params
+from fedjax_het.types import Batch, Context, Model, Params
 from tests.golden.cases import Case, covers
 from tests.golden.metadata import Metadata
 from tests.golden.networks import network
@@ -78,13 +78,13 @@ VIEW = client_view()
 KEY = jax.random.key(0)
 
 
-def problem(case: Case, noise) -> LocalProblem:
+def problem(case: Case, noise) -> Problem:
     """The recipe's problem on the released code's network, with the stored noise for its own."""
     settings, algorithm = case.meta, recipe(case.meta)
     is_probabilistic = settings["method"] != "FedL2R"
     adapt = probabilistic(settings["num_samples"], draw=lambda key, shape, dtype: noise)
     model = (adapt if is_probabilistic else algorithm.adapt)(tanh_network(is_probabilistic))
-    return LocalProblem(model, algorithm.objective, lambda inputs: inputs)
+    return Problem(model, algorithm.objective, lambda inputs: inputs)
 
 
 def figures(settings: Metadata, forward: ForwardPass) -> list:

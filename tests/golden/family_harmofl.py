@@ -14,9 +14,9 @@ from fedjax_het.client.objectives._supervised import soft_dice
 from fedjax_het.client.sharpness import perturbation, sharpness_aware
 from fedjax_het.diagnostics import drift
 from fedjax_het.engine.round import participation
-from fedjax_het.engine.round.problem import LocalProblem
 from fedjax_het.engine.round.program import make_round
 from fedjax_het.models._amplitude import normalise, update_average
+from fedjax_het.problem import Problem
 from fedjax_het.server.aggregators import mean
 from fedjax_het.server.weightings import stateless
 from fedjax_het.types import Batch, Model
@@ -139,7 +139,7 @@ def weight_perturbation(case: Case):
     settings, is_frozen = case.meta, case.meta.get("frozen_b1", False)
     model, params = tanh_network(case, is_frozen)
     settings.confirm(eps=1e-12)
-    problem = LocalProblem(model, (cross_entropy(),), lambda inputs: inputs)
+    problem = Problem(model, (cross_entropy(),), lambda inputs: inputs)
     rates = (settings["lr"], settings["weight_decay"])
     options = {key: settings[key] for key in ("momentum", "betas") if key in settings}
     optimizer = torch_optimizer(settings["base"], *rates, **options | dict(settings.get("extra", {})))

@@ -10,9 +10,9 @@ from fedjax_het.algorithms import moon
 from fedjax_het.client.objectives import contrastive, cross_entropy
 from fedjax_het.client.objectives._contrastive import model_contrast
 from fedjax_het.engine.round import participation
-from fedjax_het.engine.round.problem import LocalProblem
 from fedjax_het.engine.round.program import make_round
 from fedjax_het.engine.round.server_step import apply_server_optimizer
+from fedjax_het.problem import Problem
 from fedjax_het.types import Batch, Model, ServerState
 from tests.golden import networks
 from tests.golden.cases import Case, covers
@@ -115,7 +115,7 @@ def _trained(case: Case, algorithm: Algorithm, start: dict, previous: dict) -> d
 def _losses(case: Case, algorithm: Algorithm, optimizer: optax.GradientTransformation, start: dict, previous: dict):
     """(contrastive, cross-entropy, total) of every step."""
     settings, key = case.meta, jax.random.key(0)
-    problem = LocalProblem(algorithm.adapt(network(case)), algorithm.objective, lambda inputs: inputs)
+    problem = Problem(algorithm.adapt(network(case)), algorithm.objective, lambda inputs: inputs)
     view = client_view({"params": start}, memory={"previous": previous})
     terms = contrastive(1.0, settings["temperature"]), cross_entropy()
 

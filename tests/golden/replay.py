@@ -16,10 +16,11 @@ from fedjax_het.engine.round import server_step
 from fedjax_het.engine.round.participation import Participation
 from fedjax_het.engine.round.phases import RoundMetrics
 from fedjax_het.engine.round.program import make_round
+from fedjax_het.engine.round.update_plan import pack_for
+from fedjax_het.problem import ForwardPass
 from fedjax_het.types import (
     ClientData,
     Examples,
-    ForwardPass,
     Model,
     PyTree,
     Rows,
@@ -33,7 +34,7 @@ from tests.views import server_view
 
 def aggregate(aggregator: Aggregator, stack: PyTree, num_examples=None, reports=None, round: int = 0, state=None):
     """(the update, the aggregator's state) that an aggregator makes of stacked updates, everyone present."""
-    stack = jax.tree.map(jnp.asarray, stack)
+    stack = pack_for(aggregator, jax.tree.map(jnp.asarray, stack))
     num_clients = jax.tree.leaves(stack)[0].shape[0]
     one = jax.tree.map(lambda x: jnp.zeros_like(x[0]), stack)
     state = aggregator.init(one, num_clients) if state is None else state

@@ -7,10 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedjax_het._internal.float64 import run_in_required_precision
+from fedjax_het._internal.float64 import run_in_double
 from fedjax_het.engine.parallel import update_stack
-from fedjax_het.engine.parallel.update_stack import StackedUpdates
+from fedjax_het.engine.parallel.update_stack import StackedUpdates, pack
 from fedjax_het.engine.round import server_step
+from fedjax_het.engine.round.update_plan import pack_for
 from fedjax_het.server.aggregators import (
     dominant_correction,
     harmonized_mean,
@@ -59,10 +60,13 @@ def aggregate_all(names: tuple[str, ...], size: int, width: int, way: str = "", 
     @jax.jit
     def run(stack):
         reports = jax.tree.map(lambda loss: loss.astype(stack.dtype), losses)
-        view = server_view(size, reports, {"params": {"w": stack}}, jax.tree.map(lambda x: x.astype(stack.dtype), one))
-        rules = {name: partial(AGGREGATORS[name], **options)() for name in names}
-        made = {name: server_step.aggregate(each, None, each.init(one, size), view) for name, each in rules.items()}
-        return {name: out.update["params"]["w"] for name, (out, _) in made.items()}
+        start = jax.tree.map(lambda x: x.astype(stack.dtype), one)
+
+        def combine(rule):
+            view = server_view(size, reports, pack_for(rule, {"params": {"w": stack}}), start)
+            return server_step.aggregate(rule, None, rule.init(one, size), view)[0].update["params"]["w"]
+
+        return {name: combine(partial(AGGREGATORS[name], **options)()) for name in names}
 
     return run
 
@@ -119,8 +123,9 @@ def errors_of_axes(dtype: str = "float32") -> np.ndarray:
     generator = np.random.default_rng(0)
     left, right = (np.linalg.qr(generator.normal(size=(size, 6)))[0] for size in (6, 4096))
     values = 10.0 ** -np.arange(6)
-    stack = StackedUpdates(jnp.asarray((left * values) @ right.T, jnp.float32)).astype(dtype)
-    lengths = run_in_required_precision(lambda: principal_axes(stack.gram(), jnp.ones(6, bool), 1.0).lengths)
+    rows = jnp.asarray((left * values) @ right.T, jnp.float32)
+    stack = StackedUpdates(pack(rows) if dtype == "bfloat16" else rows)
+    lengths = run_in_double(lambda: principal_axes(stack.gram(), jnp.ones(6, bool), 1.0).lengths)
     return np.abs(np.asarray(lengths) - values) / values
 
 

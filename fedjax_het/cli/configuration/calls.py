@@ -12,7 +12,7 @@ import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from fedjax_het.algorithm import LogUniform, OfRun, Uniform
+from fedjax_het.annotations import LogUniform, OfRun, Uniform
 from fedjax_het.errors import InputError, nearest, shorten
 from fedjax_het.validation import keywords_of, unknown_option
 

@@ -7,7 +7,8 @@ import jax.numpy as jnp
 
 from fedjax_het.client.objectives._contrastive import supervised_contrast
 from fedjax_het.errors import InputError
-from fedjax_het.types import Array, ForwardPass
+from fedjax_het.problem import ForwardPass
+from fedjax_het.types import Array
 from fedjax_het.validation import NonNegative, Positive, validate_arguments
 
 PairTerm = Callable[[ForwardPass, ForwardPass], Array]

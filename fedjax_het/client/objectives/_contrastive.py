@@ -9,7 +9,8 @@ from fedjax_het import tree
 from fedjax_het.algorithm import Term
 from fedjax_het.client.objectives._supervised import masked_mean
 from fedjax_het.labels import check_classes
-from fedjax_het.types import Array, ForwardPass, Variables
+from fedjax_het.problem import ForwardPass
+from fedjax_het.types import Array, Variables
 from fedjax_het.validation import NonNegative, Positive, validate_arguments
 
 _SHORTEST = 1e-8  # vectors with a smaller norm have cosine 0 and gradient 0

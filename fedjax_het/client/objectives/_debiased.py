@@ -12,7 +12,8 @@ from fedjax_het.algorithm import Term
 from fedjax_het.client.objectives._supervised import count_classes
 from fedjax_het.errors import InputError
 from fedjax_het.labels import cross_entropies, is_counted
-from fedjax_het.types import Array, ClientData, ForwardPass, Params
+from fedjax_het.problem import ForwardPass
+from fedjax_het.types import Array, ClientData, Params
 from fedjax_het.validation import CountOrZero, Fraction, validate_arguments
 
 LambdaTime = Literal["epoch", "step", "prev_round"]

@@ -9,7 +9,8 @@ from fedjax_het import tree
 from fedjax_het.algorithm import Term
 from fedjax_het.client.objectives._supervised import count_classes
 from fedjax_het.labels import cross_entropies, mean_over_labels
-from fedjax_het.types import Array, ForwardPass
+from fedjax_het.problem import ForwardPass
+from fedjax_het.types import Array
 from fedjax_het.validation import Fraction, NonNegative, Positive, validate_arguments
 
 CalibrationForm = Literal["inclusive", "printed"]

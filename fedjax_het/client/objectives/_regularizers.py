@@ -10,7 +10,8 @@ from fedjax_het import tree
 from fedjax_het.algorithm import Term
 from fedjax_het.client.objectives._supervised import cross_entropy, masked_mean
 from fedjax_het.labels import check_classes, flatten_positions
-from fedjax_het.types import Array, ForwardPass, Params
+from fedjax_het.problem import ForwardPass
+from fedjax_het.types import Array, Params
 from fedjax_het.validation import NonNegative, validate_arguments
 
 ProximalForm = Literal["squared", "norm_per_tensor"]

@@ -10,7 +10,8 @@ from fedjax_het.algorithm import Term
 from fedjax_het.client.objectives._supervised import masked_mean
 from fedjax_het.errors import InputError
 from fedjax_het.labels import check_classes, flatten_positions
-from fedjax_het.types import Array, ForwardPass
+from fedjax_het.problem import ForwardPass
+from fedjax_het.types import Array
 from fedjax_het.validation import NonNegative, Positive, validate_arguments
 
 DecorrelationForm = Literal["released", "printed"]

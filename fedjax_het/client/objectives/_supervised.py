@@ -10,7 +10,8 @@ from fedjax_het import tree
 from fedjax_het.algorithm import Term
 from fedjax_het.errors import InputError
 from fedjax_het.labels import are_times, check_classes, cox_losses, cross_entropies, is_counted, mean_over_labels
-from fedjax_het.types import Array, ClientData, ForwardPass
+from fedjax_het.problem import ForwardPass
+from fedjax_het.types import Array, ClientData
 from fedjax_het.validation import NonNegative, validate_arguments
 
 

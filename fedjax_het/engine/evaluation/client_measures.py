@@ -8,14 +8,14 @@ import jax.numpy as jnp
 
 from fedjax_het import tree
 from fedjax_het.algorithm import Measure
-from fedjax_het.engine.round.problem import HIDDEN_TEST_ROWS, LocalProblem, SlotView
+from fedjax_het.problem import HIDDEN_TEST_ROWS, Problem, SlotView
 from fedjax_het.types import Array, Broadcast, ClientData, ClientView, PyTree, Variables
 
 Total = TypeVar("Total", bound=PyTree)
 
 
 def fold_clients(
-    problem: LocalProblem,
+    problem: Problem,
     variables: Variables,
     round: Array,
     data: ClientData,

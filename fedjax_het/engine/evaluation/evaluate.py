@@ -16,9 +16,9 @@ from fedjax_het.engine.evaluation.segmentation_metrics import OVERLAP_METRICS
 from fedjax_het.engine.parallel.layout import Layout
 from fedjax_het.engine.round.client_step import Cohort, cohort_data
 from fedjax_het.engine.round.population import gather_cohort
-from fedjax_het.engine.round.problem import LocalProblem
 from fedjax_het.errors import InputError
 from fedjax_het.labels import are_tokens
+from fedjax_het.problem import Problem
 from fedjax_het.types import Array, ClientData, ClientState, HostArray, Key, Rows, State
 
 BATCH = 256
@@ -160,7 +160,7 @@ def _make_table(rows: Rows) -> Rows:
 
 
 def make_evaluation(
-    problem: LocalProblem,
+    problem: Problem,
     groups: Groups,
     layout: Layout,
     batch_size: int,

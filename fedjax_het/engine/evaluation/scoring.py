@@ -18,7 +18,6 @@ from fedjax_het.algorithm import OutputMixture, Personalization
 from fedjax_het.engine.evaluation.segmentation_metrics import OVERLAP_METRICS, overlap_metrics
 from fedjax_het.engine.parallel.layout import Layout, vmapped
 from fedjax_het.engine.round.client_step import Cohort, CohortMember, Common, cohort_members, personal_variables
-from fedjax_het.engine.round.problem import LocalProblem
 from fedjax_het.labels import (
     are_of_sequences,
     are_times,
@@ -28,6 +27,7 @@ from fedjax_het.labels import (
     is_counted,
     mean_per_example,
 )
+from fedjax_het.problem import Problem
 from fedjax_het.types import (
     Array,
     Broadcast,
@@ -71,7 +71,7 @@ def score_names(labels: HostArray) -> tuple[str, ...]:
 
 
 def add_batches(
-    problem: LocalProblem,
+    problem: Problem,
     variables: Variables,
     round: Array,
     examples: Examples,
@@ -114,7 +114,7 @@ def add_batches(
 
 
 def score_own_models(
-    problem: LocalProblem,
+    problem: Problem,
     personalize: Personalization | None,
     layout: Layout,
     batch_size: int,
@@ -231,7 +231,7 @@ def client_block(number: Array | int, size: int, num_clients: int) -> tuple[Arra
 
 
 def _score_batch(
-    problem: LocalProblem,
+    problem: Problem,
     variables: Variables | OutputMixture,
     round: Array,
     examples: Examples,

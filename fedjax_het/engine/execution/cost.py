@@ -14,7 +14,7 @@ from fedjax_het.engine.evaluation.evaluate import BATCH, held_out_batches, perso
 from fedjax_het.engine.execution.run_spec import ALL_ON_DEVICE, OffloadPolicy
 from fedjax_het.engine.execution.trace import TracedRound
 from fedjax_het.engine.round.phases import RoundMessages
-from fedjax_het.engine.round.update_plan import plan_stack
+from fedjax_het.engine.round.update_plan import is_stacked
 from fedjax_het.engine.round.uplink import count_bits
 
 
@@ -112,9 +112,7 @@ def resident_bytes(traced: TracedRound, offload: OffloadPolicy) -> dict[str, int
         sizes["index tables"] = tree.num_bytes((tables, tested))
     else:
         sizes["index tables of 2 cohorts"] = 2 * seeds * slots * tree.num_bytes(tables) // spec.num_clients
-    one = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), messages.uploads)
-    shared, cohort = (state.server, messages.received), traced.shapes.metrics.cohort
-    if plan_stack(spec.algorithm, traced.round.problem, *shared, one, cohort, spec.num_clients).is_stacked:
+    if is_stacked(spec.algorithm):
         sizes[UPDATES] = seeds * tree.num_bytes(messages.uploads.update) // layout.num_devices
     return sizes
 

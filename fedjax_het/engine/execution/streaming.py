@@ -24,8 +24,8 @@ from fedjax_het.engine.parallel.layout import Layout
 from fedjax_het.engine.round import initialization
 from fedjax_het.engine.round.client_step import Cohort
 from fedjax_het.engine.round.phases import RoundMetrics
-from fedjax_het.engine.round.problem import HIDDEN_TEST_ROWS
 from fedjax_het.engine.storage.client_store import ClientStore
+from fedjax_het.problem import HIDDEN_TEST_ROWS
 from fedjax_het.types import Array, ClientData, ClientState, Examples, HostArray, Key, State
 
 

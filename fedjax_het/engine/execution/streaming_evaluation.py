@@ -27,9 +27,9 @@ from fedjax_het.engine.execution.prefetch import ExamplePrefetcher, prefetch, se
 from fedjax_het.engine.execution.trace import TracedRound
 from fedjax_het.engine.parallel.compilation import COMPILATION_LOG, compile_program, replicated_shapes
 from fedjax_het.engine.round.client_step import Cohort
-from fedjax_het.engine.round.problem import HIDDEN_TEST_ROWS
 from fedjax_het.engine.storage.client_store import ClientStore
 from fedjax_het.labels import are_tokens
+from fedjax_het.problem import HIDDEN_TEST_ROWS
 from fedjax_het.types import (
     Array,
     ClientData,

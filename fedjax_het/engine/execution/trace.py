@@ -24,10 +24,10 @@ from fedjax_het.engine.round import client_step
 from fedjax_het.engine.round.client_step import Cohort
 from fedjax_het.engine.round.phases import RoundMessages, RoundMetrics
 from fedjax_het.engine.round.population import with_population
-from fedjax_het.engine.round.problem import LocalProblem
 from fedjax_het.engine.round.program import Round
 from fedjax_het.engine.round.uplink import hides_examples
 from fedjax_het.errors import InputError, nearest
+from fedjax_het.problem import Problem
 from fedjax_het.types import Array, ClientData, Context, Key, PyTree, State, Variables
 from fedjax_het.validation import LARGEST_COUNT, check_clients
 
@@ -235,7 +235,7 @@ def _check_moments(algorithm: Algorithm, federation: Federation) -> None:
         )
 
 
-def _check_batch_norm(algorithm: Algorithm, problem: LocalProblem, federation: Federation) -> None:
+def _check_batch_norm(algorithm: Algorithm, problem: Problem, federation: Federation) -> None:
     example = jax.eval_shape(lambda inputs: federation.prepare(inputs[:1]), federation.data.examples.inputs)
     norms = [path for path, layer in problem.model.layers(example).items() if issubclass(layer, nn.BatchNorm)]
     if norms and algorithm.local_update.batch_size == 1:
@@ -262,7 +262,7 @@ def _check_amplitude(shared: Variables, federation: Federation) -> None:
         )
 
 
-def _check_outputs(problem: LocalProblem, federation: Federation) -> None:
+def _check_outputs(problem: Problem, federation: Federation) -> None:
     """Raise InputError unless model outputs and labels are both for classes, or both for masks."""
     model, key = problem.model, make_key(0)
 

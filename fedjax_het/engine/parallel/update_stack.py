@@ -6,8 +6,8 @@ would widen whole bfloat16 arrays to float32.
 
 import functools
 import itertools
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import jax
@@ -17,11 +17,12 @@ from jax.sharding import PartitionSpec as P
 
 from fedjax_het import tree
 from fedjax_het._internal import kernels
-from fedjax_het._internal.float64 import require_float64
+from fedjax_het._internal.float64 import is_float64_enabled
 from fedjax_het._internal.target_platform import target_platform
 from fedjax_het.engine.parallel.digit_products import EXACT_COLUMNS, block_size, multiply_by_digits
 from fedjax_het.engine.parallel.layout import AXIS, Layout, vmapped
-from fedjax_het.types import Array, PyTree, Upload
+from fedjax_het.errors import InputError
+from fedjax_het.types import Array, PyTree, Reads, WeightedSum
 
 _CPU_BLOCK = 1 << 19  # stack entries converted at a time on CPUs, to fit in the cache
 _ACCELERATOR_BLOCK = 1 << 24  # the same on accelerators; large, to launch few kernels
@@ -39,23 +40,31 @@ class StackedUpdates:
     Args:
         stack: Leaves [cohort, ...], floats or the bits of bfloat16; zeros for absent clients.
         layout: The layout of the stack on devices.
-        sums: The sums accumulated while clients trained, in the order of the calls; None if there are none.
+        reader: The name of the part that reads it, in messages. None: it may read everything.
+        reads, declared: How the reader reads the stack, and the sums that it declares.
+        sums: (sum of the weights, weighted sum) of the declared sums that were accumulated while clients trained.
         is_by_tensor: Whether products and combinations are computed for each leaf separately.
     """
 
     stack: PyTree
     layout: Layout = vmapped
-    sums: Iterator[tuple[Array, PyTree]] | None = None
+    reader: str | None = None
+    reads: Reads = "gram"
+    declared: Sequence[WeightedSum] = ()
+    sums: Mapping[WeightedSum, tuple[Array, PyTree]] = field(default_factory=dict)
     is_by_tensor: bool = False
 
-    def weighted_sum(self, weights: Array, per_client: Callable[[Upload], Array] | None = None) -> PyTree:
-        if per_client is None or self.sums is None:
-            return self.combine(weights)
-        total, summed = next(self.sums)
+    def weighted_sum(self, weights: Array, declared: WeightedSum) -> PyTree:
+        if self.reader and declared not in self.declared:
+            raise InputError(f"{self.reader} reads a weighted sum that it does not declare. Add it to sums=...")
+        if declared not in self.sums:
+            chosen = self if declared.is_chosen is None else self.select(declared.is_chosen)
+            return replace(chosen, reader=None).combine(weights)
+        total, summed = self.sums[declared]
         return tree.scale(jnp.sum(weights) / jnp.where(total != 0, total, 1), summed)
 
     def gram(self) -> Array:
-        require_float64()
+        self._check_access("gram")
         if not self.layout.mesh:
             return _multiply_leaves(inner_products, self.is_by_tensor, self.stack)
         num_clients = jax.tree.leaves(self.stack)[0].shape[0]
@@ -64,7 +73,7 @@ class StackedUpdates:
         return self._on_each_device(own)
 
     def products(self, reference: PyTree) -> Array:
-        require_float64()
+        self._check_access("gram")
 
         def own(stack: PyTree, reference: PyTree) -> Array:
             other = jax.tree.map(lambda leaf: leaf[None], reference)
@@ -76,18 +85,18 @@ class StackedUpdates:
 
         if not self.layout.mesh:
             return own(self.stack, reference)
-        num_clients = jax.tree.leaves(self.stack)[0].shape[0]
-        return self._on_each_device(across_devices, reference)[..., :num_clients]
+        return self._on_each_device(across_devices, reference)[..., : len(jax.tree.leaves(self.stack)[0])]
 
     def combine(self, coefficients: Array) -> PyTree:
+        self._check_access("tensors")
         coefficients = jnp.asarray(coefficients)
         if not self.layout.mesh:
             return combination(coefficients, self.stack)
-        missing = self._count_padding(coefficients.shape[-1])
-        padded = jnp.pad(coefficients, [(0, 0)] * (coefficients.ndim - 1) + [(0, missing)])
-        return self._on_each_device(_combination_across_devices, padded)
+        padding = [(0, 0)] * (coefficients.ndim - 1) + [(0, self._count_padding(coefficients.shape[-1]))]
+        return self._on_each_device(_combination_across_devices, jnp.pad(coefficients, padding))
 
     def tensors(self) -> PyTree:
+        self._check_access("tensors")
         return unpack(self.stack)
 
     def select(self, is_chosen: Callable[[str], bool]) -> "StackedUpdates":
@@ -96,8 +105,13 @@ class StackedUpdates:
     def by_tensor(self) -> "StackedUpdates":
         return replace(self, is_by_tensor=True)
 
-    def astype(self, dtype: str) -> "StackedUpdates":
-        return replace(self, stack=pack(self.stack)) if dtype == "bfloat16" else self
+    def _check_access(self, needed: Reads) -> None:
+        if self.reader and self.reads not in (needed, "gram"):
+            raise InputError(
+                f"{self.reader} declares reads='{self.reads}', but reads more of the updates. Declare reads='{needed}'."
+            )
+        if needed == "gram" and not is_float64_enabled():
+            raise InputError("inner products of updates need float64. Compute them in an aggregator with reads='gram'.")
 
     def _padded(self, rows: Array) -> Array:
         """Add rows of zeros, so all devices have the same number of rows."""

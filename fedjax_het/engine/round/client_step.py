@@ -1,6 +1,6 @@
 """One client's part of a round: view, survey, training and upload. Other modules map it over the cohort."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -11,10 +11,10 @@ from fedjax_het import tree
 from fedjax_het.algorithm import Algorithm, Measure, OutputMixture, Personalization
 from fedjax_het.engine.round import uplink
 from fedjax_het.engine.round.asynchronous import Asynchronous
-from fedjax_het.engine.round.problem import HIDDEN_TEST_ROWS, LocalProblem, MissingSlotError, SlotView
 from fedjax_het.engine.round.timing import Timing
-from fedjax_het.engine.round.update_plan import StackPlan, UpdateSums, pack_for, stream_sums
+from fedjax_het.engine.round.update_plan import UpdateSums, pack_for, stream_sums
 from fedjax_het.errors import InputError
+from fedjax_het.problem import HIDDEN_TEST_ROWS, MissingSlotError, Problem, SlotView
 from fedjax_het.types import (
     Array,
     Broadcast,
@@ -98,18 +98,17 @@ def cohort_members(clients: ClientState, data: ClientData, cohort: Cohort, key: 
     return CohortMember(clients, (train, valid), {}, keys, cohort.is_here, cohort.ids, cohort.start)
 
 
-def run_survey(algorithm: Algorithm, problem: LocalProblem, common: Common, member: CohortMember) -> Named:
+def run_survey(algorithm: Algorithm, problem: Problem, common: Common, member: CohortMember) -> Named:
     """Evaluate the survey of an algorithm on one client, before training."""
     return _evaluate_measures("survey", algorithm.survey, problem, _make_view(common, member))
 
 
 def train_client(
     algorithm: Algorithm,
-    problem: LocalProblem,
+    problem: Problem,
     num_clients: int,
     timing: Timing | None,
     asynchronous: Asynchronous | None,
-    plan_for: Callable[[Upload], StackPlan],
     common: Common,
     member: CohortMember,
 ) -> tuple[ClientResult, Sums]:
@@ -123,7 +122,6 @@ def train_client(
         num_clients: The number of clients of the run.
         timing: Client durations; None: no clock.
         asynchronous: The treatment of updates of clients that started earlier; None in synchronous rounds.
-        plan_for: The shapes of an upload -> the plan of how the server reads the updates.
         common: The common inputs of all clients.
         member: The client.
 
@@ -195,21 +193,20 @@ def train_client(
     if asynchronous:
         arrived = asynchronous.receive(upload.update, common.received, now)
         upload = upload._replace(update=tree.where(is_present, arrived, tree.zeros_like(arrived)))
-    plan = plan_for(upload)
     result = ClientResult(
         tree.where(is_present, state, member.state),
-        upload._replace(update=pack_for(plan, upload.update)),
+        upload._replace(update=pack_for(algorithm.aggregator, upload.update)),
         jnp.where(is_present, trained.metrics["loss"], 0),
         is_present,
         has_examples & ~is_finite,
         is_late,
         seconds,
     )
-    return result, Sums(stream_sums(plan, upload, is_present), sides)
+    return result, Sums(stream_sums(algorithm, upload, is_present), sides)
 
 
 def personal_variables(
-    personalize: Personalization | None, problem: LocalProblem, common: Common, member: CohortMember
+    personalize: Personalization | None, problem: Problem, common: Common, member: CohortMember
 ) -> Variables | OutputMixture:
     """The variables of a client's personal model between rounds.
 
@@ -250,7 +247,7 @@ def _make_view(common: Common, member: CohortMember) -> ClientView:
 
 
 def _evaluate_measures(
-    kind: str, measures: Mapping[str, Measure], problem: LocalProblem, view: ClientView
+    kind: str, measures: Mapping[str, Measure], problem: Problem, view: ClientView
 ) -> dict[str, Any]:
     values = {}
     for name, measure in measures.items():

@@ -21,9 +21,9 @@ from fedjax_het.engine.round import client_step, server_step, uplink
 from fedjax_het.engine.round.asynchronous import Asynchronous
 from fedjax_het.engine.round.client_step import ClientResult, Cohort, CohortMember, Common, Sums
 from fedjax_het.engine.round.participation import Participation, derive_keys
-from fedjax_het.engine.round.problem import LocalProblem, SlotView
 from fedjax_het.engine.round.timing import Timing
-from fedjax_het.engine.round.update_plan import StackPlan, pack_for, plan_stack
+from fedjax_het.engine.round.update_plan import pack_for
+from fedjax_het.problem import HIDDEN_EXAMPLE_COUNTS, Problem, SlotView
 from fedjax_het.types import (
     Array,
     Broadcast,
@@ -43,7 +43,7 @@ class RoundSpec(NamedTuple):
     """The constants of all rounds of a run."""
 
     algorithm: Algorithm
-    problem: LocalProblem
+    problem: Problem
     num_clients: int
     num_training: int  # clients with training examples
     participation: Participation
@@ -121,8 +121,8 @@ def train_cohort(
     history = state.server.history if spec.num_versions > 1 else None
     common = Common(broadcast(spec, state.server), data.examples, round_key, history)
     common, members = survey_clients(spec, common, members, ids)
-    results, sums, plan = train_clients(spec, server, common, members, ids)
-    decision = update_server(spec, server, common.received, results, sums, plan, ids, server_key)
+    results, sums = train_clients(spec, common, members)
+    decision = update_server(spec, server, common.received, results, sums, ids, server_key)
     after, metrics = commit(spec, state, cohort, members, results, decision)
     answers = _unpad(spec, members.answers)
     return after, metrics, RoundMessages(common.received, answers, decision.uploads, decision.replies)
@@ -150,35 +150,13 @@ def survey_clients(spec: RoundSpec, common: Common, members: CohortMember, ids: 
     return common._replace(received=received._replace(published=published)), members
 
 
-def train_clients(
-    spec: RoundSpec, server: ServerState, common: Common, members: CohortMember, ids: Array
-) -> tuple[ClientResult, Sums, StackPlan]:
-    """Train the clients of the cohort.
-
-    Returns:
-        (Their results, leaves [cohort, ...]; the sums accumulated during training; the plan of how the server reads
-        their updates.)
-    """
-    plans = []
-
-    def plan_for(upload: Upload) -> StackPlan:
-        if not plans:  # the clients are traced more than once
-            plans.append(
-                plan_stack(spec.algorithm, spec.problem, server, common.received, upload, ids, spec.num_training)
-            )
-        return plans[0]
-
+def train_clients(spec: RoundSpec, common: Common, members: CohortMember) -> tuple[ClientResult, Sums]:
+    """Train the clients of the cohort: (their results, leaves [cohort, ...]; the sums accumulated during training)."""
     train_client = partial(
-        client_step.train_client,
-        spec.algorithm,
-        spec.problem,
-        spec.num_clients,
-        spec.timing,
-        spec.asynchronous,
-        plan_for,
+        client_step.train_client, spec.algorithm, spec.problem, spec.num_clients, spec.timing, spec.asynchronous
     )
     results, sums = spec.layout.map_and_sum(train_client, common, members)
-    return _unpad(spec, results), sums, plans[0]
+    return _unpad(spec, results), sums
 
 
 def update_server(
@@ -187,7 +165,6 @@ def update_server(
     received: Broadcast,
     results: ClientResult,
     sums: Sums,
-    plan: StackPlan,
     ids: Array,
     key: Key,
 ) -> _ServerDecision:
@@ -201,11 +178,13 @@ def update_server(
 
     arrived = results.upload
     uploads = arrived._replace(update={}, reports=SlotView("reports", arrived.reports))
+    if uplink.hides_examples(algorithm.uplink):
+        uploads = uploads._replace(num_examples=HIDDEN_EXAMPLE_COUNTS)
     is_present, updates = replicate(results.is_present), StackedUpdates(arrived.update, layout)
     view = ServerView(received, jax.tree.map(replicate, uploads), ids, is_present, spec.num_training, updates)
     if uplink.is_stacked(algorithm.uplink):
         tensors = uplink.corrupt(algorithm.uplink, updates.tensors(), view, server, spec.num_clients, key)
-        arrived = arrived._replace(update=pack_for(plan, tensors))
+        arrived = arrived._replace(update=pack_for(algorithm.aggregator, tensors))
         view = view._replace(updates=StackedUpdates(arrived.update, layout))
     aggregate, aggregator = server_step.aggregate(
         algorithm.aggregator, spec.problem, server.aggregator, view, sums.updates

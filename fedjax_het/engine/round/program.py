@@ -16,8 +16,8 @@ from fedjax_het.engine.round.event_schedule import EventSchedule
 from fedjax_het.engine.round.participation import Participation, derive_keys, full
 from fedjax_het.engine.round.phases import RoundMessages, RoundMetrics, RoundSpec, train_cohort
 from fedjax_het.engine.round.population import with_population
-from fedjax_het.engine.round.problem import LocalProblem
 from fedjax_het.engine.round.timing import Timing
+from fedjax_het.problem import Problem
 from fedjax_het.types import Array, ClientData, HostArray, Key, Model, State
 
 
@@ -35,7 +35,7 @@ class Round(NamedTuple):
     personalize: the algorithm's rule for personal models in evaluation.
     """
 
-    problem: LocalProblem
+    problem: Problem
     cohort_size: int
     initial_state: Callable[[Key, HostArray], State]
     draw: Callable[[Key, Array, EventSchedule | None], Cohort]
@@ -91,7 +91,7 @@ def make_round(
         timing.check(num_clients)
     spec = RoundSpec(
         algorithm,
-        LocalProblem(algorithm.adapt(model), algorithm.objective, prepare, augment, algorithm.evaluated),
+        Problem(algorithm.adapt(model), algorithm.objective, prepare, augment, algorithm.evaluated),
         num_clients,
         num_clients if num_training is None else num_training,
         participation or full(),

@@ -1,7 +1,8 @@
 """The server's part of a round: aggregation, server optimizer, and published quantities."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import cast
 
 import jax
@@ -9,19 +10,19 @@ import jax.numpy as jnp
 import optax
 
 from fedjax_het import tree
-from fedjax_het._internal.float64 import run_in_required_precision
+from fedjax_het._internal.float64 import run_in_double
 from fedjax_het.algorithm import Aggregator, Summary
 from fedjax_het.engine.parallel.update_stack import StackedUpdates
-from fedjax_het.engine.round.problem import LocalProblem
-from fedjax_het.engine.round.update_plan import AGGREGATOR, UpdateSums, summary_key
+from fedjax_het.engine.round.update_plan import AGGREGATOR, UpdateSums, streamed_sums, summary_key
 from fedjax_het.errors import InputError
+from fedjax_het.problem import MissingSlotError, Problem
 from fedjax_het.types import Aggregate, Array, Named, PyTree, ServerState, ServerView, Variables
 
 
 def aggregate(
-    aggregator: Aggregator, problem: LocalProblem, state: PyTree, view: ServerView, sums: UpdateSums | None = None
+    aggregator: Aggregator, problem: Problem, state: PyTree, view: ServerView, sums: UpdateSums | None = None
 ) -> tuple[Aggregate, PyTree]:
-    """Run an aggregator, in float64 if it requires that.
+    """Run an aggregator.
 
     Args:
         aggregator: The aggregator.
@@ -34,12 +35,9 @@ def aggregate(
         The server's decision, and the aggregator's new state.
 
     Raises:
-        InputError: The aggregator returns the stack itself.
+        InputError: The aggregator reads what it does not declare or no slot provides, or returns the stack itself.
     """
-    return _check_reduced(
-        "the aggregator",
-        run_in_required_precision(lambda: aggregator.update(problem, state, _with_sums(view, sums, AGGREGATOR))),
-    )
+    return _run("the aggregator", aggregator, partial(aggregator.update, problem, state), view, sums, AGGREGATOR)
 
 
 def update_published(
@@ -58,35 +56,45 @@ def update_published(
         All published quantities.
 
     Raises:
-        InputError: A summary returns the stack of reports itself.
+        InputError: As in `aggregate`.
     """
 
-    def update(name: str) -> PyTree:
-        own_view = _with_sums(view, sums, summary_key(name))
-        return summaries[name].update(
-            old[name], replace(cast(StackedUpdates, own_view.updates), stack=reports[name]), own_view
-        )
+    def update(name: str, view: ServerView) -> PyTree:
+        stack = replace(cast(StackedUpdates, view.updates), stack=reports[name])
+        if summaries[name].reads == "sums":
+            stack = replace(stack, reads="tensors")
+        return summaries[name].update(old[name], stack, view)
 
-    new = {name: run_in_required_precision(lambda name=name: update(name)) for name in summaries if name in reports}
-    return old | {name: _check_reduced(f"published['{name}']", value) for name, value in new.items()}
+    return old | {
+        name: _run(f"published['{name}']", summary, partial(update, name), view, sums, summary_key(name))
+        for name, summary in summaries.items()
+        if name in reports
+    }
 
 
-def _check_reduced(part: str, result: PyTree) -> PyTree:
+def _run(
+    name: str,
+    part: Aggregator | Summary,
+    update: Callable[[ServerView], PyTree],
+    view: ServerView,
+    sums: UpdateSums | None,
+    key: str,
+) -> PyTree:
+    """Run the update of a part on the view with the access and the precision that it declares."""
+    streamed = dict(zip(streamed_sums(part), sums[key], strict=True)) if sums else {}
+    stack = cast(StackedUpdates, view.updates)
+    stack = replace(stack, reader=name, reads=part.reads, declared=part.sums, sums=streamed)
+    view = view._replace(updates=stack)
+    try:
+        result = run_in_double(lambda: update(view)) if part.reads == "gram" else update(view)
+    except MissingSlotError as error:
+        raise InputError(f"{name} {error}") from None
     if any(isinstance(leaf, StackedUpdates) for leaf in jax.tree.leaves(result)):
         raise InputError(
-            f"{part} returns a stack of clients' updates or reports itself. Reduce it with weighted_sum, combine or "
+            f"{name} returns a stack of clients' updates or reports itself. Reduce it with weighted_sum, combine or "
             "products, or take its arrays with tensors()."
         )
     return result
-
-
-def _with_sums(view: ServerView, sums: UpdateSums | None, key: str) -> ServerView:
-    """The view for one part, with an iterator over its sums in the order of calls to `weighted_sum`.
-
-    Each attempt of `run_in_required_precision` needs a new view.
-    """
-    stack = cast(StackedUpdates, view.updates)
-    return view._replace(updates=replace(stack, sums=iter(sums[key]) if sums else None))
 
 
 def apply_server_optimizer(

@@ -12,8 +12,7 @@ from fedjax_het.server.aggregators._conflict import dominant_correction, harmoni
 from fedjax_het.server.aggregators._extrapolation import Displaced, displaced_mean, extrapolated_mean, mean_of_last_two
 from fedjax_het.server.aggregators._gram_space import GramEdit, gram_space_mean
 from fedjax_het.server.aggregators._hierarchical import hierarchical_mean
-from fedjax_het.server.aggregators._masked import masked_mean
-from fedjax_het.server.aggregators._mean import mean, normalized_mean, sum_of_models
+from fedjax_het.server.aggregators._mean import masked_mean, mean, normalized_mean, sum_of_models
 from fedjax_het.server.aggregators._model_average import averaged_model, with_model_average
 from fedjax_het.server.aggregators._principal import principal_directions
 from fedjax_het.server.aggregators._robust_centres import centred_clipping, geometric_median

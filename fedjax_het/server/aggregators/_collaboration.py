@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_het import tree
-from fedjax_het._internal.float64 import require_float64
+from fedjax_het._internal.float64 import in_double
 from fedjax_het.algorithm import Aggregator, Problem
 from fedjax_het.server.simplex import least_on_simplex
 from fedjax_het.types import Aggregate, Array, PyTree, ServerView
@@ -29,14 +29,16 @@ def risk_matrices(variance: Array, means: Array, is_present: Array) -> Array:
 def collaboration_weights(variance: Array, means: Array, is_present: Array) -> Array:
     """a_i = argmin a^T P_i a on the simplex of present clients, rows of [m, m]; e_i for absent clients.
 
-    Raises:
-        Float64RequiredError: Called outside `run_in_required_precision`, in which the engine aggregates.
+    The programs are solved in float64.
     """
-    require_float64()
-    matrices = risk_matrices(variance.astype(float), means.astype(float), is_present)
-    clients = jnp.arange(is_present.shape[0])
-    allowed = is_present & (is_present[:, None] | (clients[:, None] == clients))
-    return jax.vmap(least_on_simplex)(matrices, clients, allowed).astype(variance.dtype)
+
+    def solve(variance: Array, means: Array, is_present: Array) -> Array:
+        matrices = risk_matrices(variance.astype(float), means.astype(float), is_present)
+        clients = jnp.arange(is_present.shape[0])
+        allowed = is_present & (is_present[:, None] | (clients[:, None] == clients))
+        return jax.vmap(least_on_simplex)(matrices, clients, allowed).astype(variance.dtype)
+
+    return in_double(solve)(variance, means, is_present)
 
 
 def drop_small_weights(weights: Array, threshold: float = 1e-3) -> Array:
@@ -74,4 +76,4 @@ def collaborative_heads(others: Aggregator, threshold: Fraction = 1e-3) -> Aggre
         weights = drop_small_weights(weights, threshold)
         return Aggregate(aggregate.update, tree.weighted_sum(heads, weights)), state
 
-    return Aggregator(others.init, update)
+    return others._replace(update=update)

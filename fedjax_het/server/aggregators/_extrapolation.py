@@ -9,7 +9,7 @@ from jaxtyping import Float
 from fedjax_het import tree
 from fedjax_het.algorithm import Aggregator, Problem
 from fedjax_het.server.weightings import WeightingOrName, resolve_weighting, uniform
-from fedjax_het.types import Aggregate, Array, Params, PyTree, ServerState, ServerView, Variables
+from fedjax_het.types import Aggregate, Array, Params, PyTree, ServerState, ServerView, Variables, WeightedSum
 from fedjax_het.validation import NonNegative, PositiveFraction, validate_arguments
 
 Displaced = Literal["all", "participants"]
@@ -36,14 +36,14 @@ def displaced_mean(over: Displaced = "all") -> Aggregator:
     References:
         Acar et al., Federated Learning Based on Dynamic Regularization, ICLR 2021. arXiv:2111.04263
     """
-    is_total = over == "all"
+    is_total, total = over == "all", WeightedSum(uniform.per_client)
 
     def init(shared: Variables, num_clients: int) -> PyTree:
         return tree.zeros_like(shared["params"]) if is_total else ()
 
     def update(problem: Problem, state: PyTree, view: ServerView) -> tuple[Aggregate, PyTree]:
         weights, _ = uniform.update((), view)
-        mean = view.updates.weighted_sum(weights, uniform.per_client)
+        mean = view.updates.weighted_sum(weights, total)
         if is_total:
             share = jnp.sum(view.is_present) / view.num_clients
             state = history = tree.add(state, tree.scale(share, mean["params"]))
@@ -51,7 +51,7 @@ def displaced_mean(over: Displaced = "all") -> Aggregator:
             history = tree.weighted_sum(view.uploads.reports["displacement"], weights)
         return Aggregate(mean | {"params": tree.add(mean["params"], history)}, {}), state
 
-    return Aggregator(init, update, extrapolation=2.0)
+    return Aggregator(init, update, sums=(total,), extrapolation=2.0)
 
 
 class Extrapolation(NamedTuple):
@@ -89,6 +89,7 @@ def extrapolated_mean(
         arXiv:2301.09604
     """
     weighting = resolve_weighting(weighting)
+    total = WeightedSum(weighting.per_client)
 
     def init(shared: Variables, num_clients: int) -> PyTree:
         start = Extrapolation(tree.scale(1.0, shared["params"]), jnp.ones((), float))
@@ -96,7 +97,7 @@ def extrapolated_mean(
 
     def update(problem: Problem, state: PyTree, view: ServerView) -> tuple[Aggregate, PyTree]:
         weights, inner = weighting.update(state[0], view)
-        mean = view.updates.weighted_sum(weights, weighting.per_client)
+        mean = view.updates.weighted_sum(weights, total)
         mean_of_squares = jnp.sum(weights * view.uploads.reports["squared_norm"])
         floor = jnp.asarray(epsilon, float) * jnp.asarray(epsilon_decay, float) ** (view.received.round + 1)
         floor = floor * jnp.sum(view.is_present) if epsilon_per_client else floor
@@ -106,7 +107,7 @@ def extrapolated_mean(
         kept = Extrapolation(view.received.shared["params"], rate)
         return Aggregate(mean | {"params": tree.scale(rate, mean["params"])}, {}), (inner, kept)
 
-    return Aggregator(init, update)
+    return Aggregator(init, update, weighting.reads, (total,))
 
 
 def mean_of_last_two(server: ServerState) -> Variables:

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from fedjax_het import tree
 from fedjax_het.algorithm import Aggregator, Problem
 from fedjax_het.server.weightings import WeightingOrName, resolve_weighting
-from fedjax_het.types import Aggregate, Array, Gram, PyTree, ServerView
+from fedjax_het.types import Aggregate, Array, Gram, PyTree, ServerView, WeightedSum
 from fedjax_het.validation import CountOrZero, validate_arguments
 
 GramEdit = Callable[..., Gram]
@@ -64,13 +64,14 @@ def gram_space_mean(
     def is_edited(path: str) -> bool:
         return buffers == "in_vector" or tree.is_parameter(path)
 
+    rest = WeightedSum(weighting.per_client, lambda path: not is_edited(path))
+
     def gram_edit(gram: Array, view: ServerView) -> Array:
         is_plain = view.received.round < warmup_mean_rounds
         return jnp.where(is_plain, jnp.eye(len(gram)), edit(gram, view.is_present, *extra_inputs(view)))
 
     def update(problem: Problem, state: PyTree, view: ServerView) -> tuple[Aggregate, PyTree]:
-        edited = view.updates.select(is_edited).astype(stack)
-        rest = view.updates.select(lambda path: not is_edited(path))
+        edited = view.updates.select(is_edited)
         weights, state = weighting.update(state, view)
         if scope == "model":
             combined = edited.combine(weights @ gram_edit(edited.gram(), view))
@@ -78,7 +79,8 @@ def gram_space_mean(
             edited = edited.by_tensor()
             combined = edited.combine(jax.vmap(lambda gram: weights @ gram_edit(gram, view))(edited.gram()))
         kept = weights if buffers == "weighted_mean" else jnp.zeros_like(weights)
-        return Aggregate({**rest.weighted_sum(kept, weighting.per_client), **combined}, {}), state
+        return Aggregate({**view.updates.weighted_sum(kept, rest), **combined}, {}), state
 
     is_one_vector = scope == "model" and buffers != "in_vector"
-    return Aggregator(weighting.init, update, gram_edit if is_one_vector else None)
+    packed = is_edited if stack == "bfloat16" else None
+    return Aggregator(weighting.init, update, "gram", (rest,), packed, gram_edit if is_one_vector else None)

@@ -11,7 +11,7 @@ from fedjax_het.algorithm import Aggregator, Problem
 from fedjax_het.server.aggregators._conflict import drop_rounding
 from fedjax_het.server.aggregators._gram_space import Buffers
 from fedjax_het.server.weightings import uniform
-from fedjax_het.types import Aggregate, Array, ServerView, Variables
+from fedjax_het.types import Aggregate, Array, ServerView, Variables, WeightedSum
 from fedjax_het.validation import Fraction, NonNegative, validate_arguments
 
 
@@ -114,20 +114,21 @@ def hierarchical_mean(
     def is_edited(path: str) -> bool:
         return buffers == "in_vector" or tree.is_parameter(path)
 
+    rest = WeightedSum(uniform.per_client, lambda path: not is_edited(path))
+
     def update(problem: Problem, state: Reference, view: ServerView) -> tuple[Aggregate, Reference]:
         equal, _ = uniform.update((), view)
         edited = view.updates.select(is_edited).by_tensor()
-        rest = view.updates.select(lambda path: not is_edited(path))
         weigh = jax.vmap(lambda gram, scores: hierarchical_weights(gram, scores, view.is_present, eps))
         weights = jnp.where(state.is_begun, weigh(edited.gram(), edited.products(state.average)), equal)
         joined = edited.combine(weights)
         moved = tree.add(tree.scale(decay, state.average), tree.scale(1 - decay, joined))
         average = tree.where(state.is_begun, moved, joined)
         kept = equal * (buffers != "keep_server")
-        update = {**rest.weighted_sum(kept, uniform.per_client), **joined}
+        update = {**view.updates.weighted_sum(kept, rest), **joined}
         return Aggregate(update, {}), Reference(average, jnp.array(True))
 
     def init(shared: Variables, num_clients: int) -> Reference:
         return Reference(tree.zeros_like(tree.partition(shared, is_edited)[1]), jnp.array(False))
 
-    return Aggregator(init, update)
+    return Aggregator(init, update, "gram", (rest,))

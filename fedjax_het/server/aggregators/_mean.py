@@ -1,4 +1,4 @@
-"""Weighted means of updates: FedAvg's mean, FedNova's normalized mean, and FedRD's sum of models."""
+"""Weighted means of updates: FedAvg's, FedNova's normalized mean, FedRD's sum of models, FedHEAL's masked mean."""
 
 from collections.abc import Callable, Sequence
 from typing import Literal
@@ -10,7 +10,7 @@ from fedjax_het import tree
 from fedjax_het.algorithm import Aggregator, Problem
 from fedjax_het.errors import InputError
 from fedjax_het.server.weightings import WeightingOrName, normalise, resolve_weighting, uniform
-from fedjax_het.types import Aggregate, Array, PyTree, ServerView, Upload
+from fedjax_het.types import Aggregate, Array, PyTree, ServerView, Upload, WeightedSum
 from fedjax_het.validation import Positive, validate_arguments
 
 EffectiveSteps = Literal["coefficients", "steps"]
@@ -32,18 +32,19 @@ def mean(weighting: WeightingOrName = "samples", *, unweighted: Sequence[str] = 
         McMahan et al., Communication-Efficient Learning of Deep Networks, AISTATS 2017. arXiv:1602.05629
     """
     weighting = resolve_weighting(weighting)
+    plain = WeightedSum(uniform.per_client, lambda path: path.split("/")[0] in unweighted)
+    others = (lambda path: path.split("/")[0] not in unweighted) if unweighted else None
+    weighted = WeightedSum(weighting.per_client, others)
 
     def update(problem: Problem, state: PyTree, view: ServerView) -> tuple[Aggregate, PyTree]:
         weights, state = weighting.update(state, view)
-        if not unweighted:
-            return Aggregate(view.updates.weighted_sum(weights, weighting.per_client), {}), state
-        equal, _ = uniform.update((), view)
-        plain = view.updates.select(lambda path: path.split("/")[0] in unweighted)
-        weighted = view.updates.select(lambda path: path.split("/")[0] not in unweighted)
-        means = weighted.weighted_sum(weights, weighting.per_client) | plain.weighted_sum(equal, uniform.per_client)
+        means = view.updates.weighted_sum(weights, weighted)
+        if unweighted:
+            means |= view.updates.weighted_sum(uniform.update((), view)[0], plain)
         return Aggregate(means, {}), state
 
-    return Aggregator(weighting.init, update, is_uniform_mean=weighting is uniform)
+    sums = (weighted, plain) if unweighted else (weighted,)
+    return Aggregator(weighting.init, update, weighting.reads, sums, is_uniform_mean=weighting is uniform)
 
 
 @validate_arguments
@@ -71,13 +72,11 @@ def normalized_mean(
     """
     weighting = resolve_weighting(weighting)
 
-    def per_client(is_per_step: bool) -> Callable[[Upload], Array] | None:
-        """The weight of a client, up to a factor, if it follows from its upload alone."""
-        if (share := weighting.per_client) is None:
-            return None
-        return lambda upload: jnp.where(
-            (norm := _norms(upload)) > 0, share(upload) / (tree.positive_or_one(norm) if is_per_step else 1), 0
-        )
+    share = weighting.per_client
+    per_step = share and (lambda upload: _divide(share(upload), _norms(upload)))
+    per_client = share and (lambda upload: jnp.where(_norms(upload) > 0, share(upload), 0))
+    steps = WeightedSum(per_step, tree.is_parameter)
+    others = WeightedSum(per_client, lambda path: not tree.is_parameter(path))
 
     def update(problem: Problem, state: PyTree, view: ServerView) -> tuple[Aggregate, PyTree]:
         norms = _norms(view.uploads)
@@ -86,13 +85,14 @@ def normalized_mean(
         effective = (
             EFFECTIVE_STEPS[tau_eff](weights, norms, view.uploads.num_steps) if isinstance(tau_eff, str) else tau_eff
         )
-        params = view.updates.select(tree.is_parameter)
-        rest = view.updates.select(lambda path: not tree.is_parameter(path))
-        direction = params.weighted_sum(effective * weights / tree.positive_or_one(norms), per_client(is_per_step=True))
-        others = rest.weighted_sum(weights, per_client(is_per_step=False))
-        return Aggregate({**others, **direction}, {}), state
+        direction = view.updates.weighted_sum(effective * weights / tree.positive_or_one(norms), steps)
+        return Aggregate(view.updates.weighted_sum(weights, others) | direction, {}), state
 
-    return Aggregator(weighting.init, update)
+    return Aggregator(weighting.init, update, weighting.reads, (steps, others))
+
+
+def _divide(share: Array, norm: Array) -> Array:
+    return jnp.where(norm > 0, share / tree.positive_or_one(norm), 0)
 
 
 def _norms(uploads: Upload) -> Array:
@@ -114,12 +114,49 @@ def sum_of_models(weighting: WeightingOrName = "samples") -> Aggregator:
         weighting: As in `mean`.
     """
     weighting = resolve_weighting(weighting)
+    total = WeightedSum(weighting.per_client)
 
     def update(problem: Problem, state: PyTree, view: ServerView) -> tuple[Aggregate, PyTree]:
         weights, state = weighting.update(state, view)
         lost = 1 - jnp.sum(weights)
-        moved = view.updates.weighted_sum(weights, weighting.per_client)
+        moved = view.updates.weighted_sum(weights, total)
         update = jax.tree.map(lambda u, w: u - (lost * w).astype(u.dtype), moved, view.received.shared)
         return Aggregate(update, {}), state
 
-    return Aggregator(weighting.init, update)
+    return Aggregator(weighting.init, update, weighting.reads, (total,))
+
+
+def masked_mean(weighting: WeightingOrName = "samples") -> Aggregator:
+    """Average each entry over the clients that send it.
+
+        u = sum_i a_i m_i u_i / sum_j a_j m_j,   entry by entry; entries masked by all clients are unchanged
+
+    Clients apply the masks and send m_i u_i. Collections besides the parameters use the weighted mean.
+    Reads: reports["mask"], m_i, a tree like the shared parameters.
+
+    Args:
+        weighting: The weights a_i, as in `mean`.
+
+    References:
+        Chen, Huang and Ye, FedHEAL, CVPR 2024. arXiv:2405.16585; code yuhangchen0/FedHEAL,
+        models/utils/federated_model.py, aggregate_nets_parameter.
+    """
+    weighting, total = resolve_weighting(weighting), WeightedSum()
+
+    def update(problem: Problem, state: PyTree, view: ServerView) -> tuple[Aggregate, PyTree]:
+        if "mask" not in view.uploads.reports:
+            raise InputError(
+                "aggregator 'masked_mean' reads reports['mask'], which no client sends. Train by "
+                'consistency.with_consistency_mask, and add reports={"mask": measures.result("mask")}.'
+            )
+        weights, state = weighting.update(state, view)
+        sums = view.updates.weighted_sum(weights, total)
+
+        def divide(total: Array, masks: Array) -> Array:
+            open_weight = tree.weighted_sum(masks.astype(total.dtype), weights)
+            return total / tree.positive_or_one(open_weight)
+
+        params = jax.tree.map(divide, sums["params"], view.uploads.reports["mask"])
+        return Aggregate(sums | {"params": params}, {}), state
+
+    return Aggregator(weighting.init, update, weighting.reads, (total,))

@@ -104,7 +104,7 @@ def geometric_median(
         )
         return steps.decide(updates.combine(found @ made), view, steps.has_majority(is_member)), state
 
-    return Aggregator(weighting.init, update)
+    return Aggregator(weighting.init, update, "gram")
 
 
 def clip_around(gram: Array, is_member: Array, radius: Radius, num_steps: int) -> Array:
@@ -161,4 +161,4 @@ def centred_clipping(
     def init(shared: Variables, num_clients: int) -> Variables:
         return tree.zeros_like(tree.partition(shared, steps.is_treated)[1])
 
-    return Aggregator(init, update)
+    return Aggregator(init, update, "gram")

@@ -78,7 +78,8 @@ def coordinate_rule(
         combined = jax.tree.map(reduce_leaf, updates.tensors())
         return steps.decide(combined, view, steps.has_majority(is_member)), state
 
-    return Aggregator(lambda shared, num_clients: (), update)
+    reads = "gram" if preparation.get("before") else "tensors"
+    return Aggregator(lambda shared, num_clients: (), update, reads)
 
 
 @validate_arguments

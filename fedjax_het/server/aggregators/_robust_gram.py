@@ -68,7 +68,7 @@ def gram_rule(
         weights = jnp.where(is_usable, weigh(members.gram, members.is_member), 0)
         return steps.decide(updates.combine(weights @ members.coefficients), view, is_usable), state
 
-    return Aggregator(lambda shared, num_clients: (), update, is_selective=is_selective)
+    return Aggregator(lambda shared, num_clients: (), update, "gram", is_selective=is_selective)
 
 
 # ---- Krum ------------------------------------------------------------------------------------------------------------
@@ -270,4 +270,4 @@ def fltrust(root: CountOrZero = 0, *, buffers: RobustBuffers = "in_vector") -> A
         coefficients, trust = trust_coefficients(updates.gram(), view.is_present, is_root & view.is_present)
         return steps.decide(updates.combine(coefficients), view, jnp.any(trust > 0)), state
 
-    return Aggregator(lambda shared, num_clients: (), update, named_clients=(("root", (root,)),))
+    return Aggregator(lambda shared, num_clients: (), update, "gram", named_clients=(("root", (root,)),))

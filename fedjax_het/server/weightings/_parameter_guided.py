@@ -115,7 +115,7 @@ def parameter_guided(
         distances = DISTANCES[distance](start, changes.reshape(changes.shape[0], -1))
         return guided_weights(distances, view.uploads.reports["gap"], view.is_present, official_n_extra), state
 
-    return Weighting(init, update)
+    return Weighting(init, update, reads="tensors")
 
 
 def guided_weights(distances: Array, gaps: Array, is_present: Array, official_n_extra: int = 0) -> Array:

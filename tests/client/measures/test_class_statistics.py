@@ -5,8 +5,8 @@ import pytest
 
 from fedjax_het.client.measures import class_statistics, own_head, prototypes
 from fedjax_het.client.measures._statistics import ClassStatistics, statistics_of, variance_and_means
-from fedjax_het.engine.round.problem import LocalProblem
 from fedjax_het.errors import InputError
+from fedjax_het.problem import Problem
 from fedjax_het.types import Broadcast, ClientData, ClientView, Examples, Model, Rows
 
 RNG = np.random.default_rng(0)
@@ -19,7 +19,7 @@ MODEL = Model(
     classify=lambda params, features: features @ params["classifier"]["kernel"],
     layers=lambda inputs: {},
 )
-PROBLEM = LocalProblem(MODEL, (), lambda inputs: inputs)
+PROBLEM = Problem(MODEL, (), lambda inputs: inputs)
 
 
 def view(count=13, labels=LABELS, received=START):

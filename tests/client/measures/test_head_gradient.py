@@ -7,16 +7,16 @@ import pytest
 from fedjax_het import tree
 from fedjax_het.client.measures import head_gradient
 from fedjax_het.client.objectives import cross_entropy
-from fedjax_het.engine.round.problem import LocalProblem
 from fedjax_het.errors import InputError
 from fedjax_het.models import mlp
+from fedjax_het.problem import Problem
 from fedjax_het.types import Broadcast, ClientData, ClientView, Examples, Rows
 
 MODEL = mlp(3, hidden=(5,))
 INPUTS = jax.random.normal(jax.random.key(0), (7, 4))
 LABELS = jnp.array([0, 2, 1, 1, 0, 2, 1])
 VARIABLES = MODEL.init(jax.random.key(1), INPUTS)
-PROBLEM = LocalProblem(MODEL, (cross_entropy(),), lambda inputs: inputs)
+PROBLEM = Problem(MODEL, (cross_entropy(),), lambda inputs: inputs)
 
 
 def measure(per="batch", batch_size=3, count=7):

@@ -5,7 +5,8 @@ import pytest
 
 from fedjax_het.client.measures._statistics import ClassStatistics
 from fedjax_het.client.objectives import alignment
-from fedjax_het.types import Batch, Broadcast, ClientView, ForwardPass, Outputs
+from fedjax_het.problem import ForwardPass
+from fedjax_het.types import Batch, Broadcast, ClientView, Outputs
 
 RNG = np.random.default_rng(0)
 FEATURES, LABELS = RNG.normal(size=(6, 4)), np.array([0, 1, 2, 0, 1, 2])

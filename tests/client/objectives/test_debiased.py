@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from fedjax_het.client.objectives import cross_entropy, debiased_cross_entropy
 from fedjax_het.client.objectives._debiased import DIVERGENCES, few_shot_classes, head_weight
 from fedjax_het.errors import InputError
-from fedjax_het.types import Batch, Broadcast, ClientData, ClientView, Examples, ForwardPass, Outputs, Rows
+from fedjax_het.problem import ForwardPass
+from fedjax_het.types import Batch, Broadcast, ClientData, ClientView, Examples, Outputs, Rows
 
 RNG = np.random.default_rng(3)
 NUM_CLASSES = 4

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from fedjax_het.client.objectives import focal
 from fedjax_het.client.objectives._supervised import focal_losses
 from fedjax_het.errors import InputError
-from fedjax_het.types import Batch, ForwardPass, Outputs
+from fedjax_het.problem import ForwardPass
+from fedjax_het.types import Batch, Outputs
 
 pytestmark = pytest.mark.extended
 

@@ -7,8 +7,8 @@ from jax.test_util import check_grads
 from fedjax_het import tree
 from fedjax_het.client.objectives import cross_entropy, invariance
 from fedjax_het.client.objectives._regularizers import gradient_of_head
-from fedjax_het.engine.round.problem import LocalProblem
 from fedjax_het.models import mlp
+from fedjax_het.problem import Problem
 from fedjax_het.types import Batch, Broadcast, ClientView
 
 pytestmark = pytest.mark.extended
@@ -17,7 +17,7 @@ MODEL = mlp(3, hidden=(5,))
 INPUTS = jax.random.normal(jax.random.key(0), (6, 4))
 LABELS = jnp.array([0, 2, 1, 1, 0, 2])
 PARAMS = MODEL.init(jax.random.key(1), INPUTS)["params"]
-PROBLEM = LocalProblem(MODEL, (cross_entropy(),), lambda inputs: inputs)
+PROBLEM = Problem(MODEL, (cross_entropy(),), lambda inputs: inputs)
 
 
 def forward(params=PARAMS, mean=None, mass=1.0, mask=None, shared=PARAMS):

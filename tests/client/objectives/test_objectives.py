@@ -6,7 +6,8 @@ import pytest
 from fedjax_het.client.objectives import cross_entropy, dice, margin, proximal
 from fedjax_het.client.objectives._regularizers import MARGIN_FORMS
 from fedjax_het.errors import InputError
-from fedjax_het.types import Batch, Broadcast, ClientView, ForwardPass, Outputs
+from fedjax_het.problem import ForwardPass
+from fedjax_het.types import Batch, Broadcast, ClientView, Outputs
 
 RNG = np.random.default_rng(1)
 LOGITS, LABELS = RNG.normal(size=(6, 3)), RNG.integers(0, 3, 6)

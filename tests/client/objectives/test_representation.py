@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from fedjax_het.client.objectives import conditional_information, l2_representation
 from fedjax_het.errors import InputError
-from fedjax_het.types import Batch, ForwardPass, Outputs
+from fedjax_het.problem import ForwardPass
+from fedjax_het.types import Batch, Outputs
 
 RNG = np.random.default_rng(4)
 Z = RNG.normal(size=(6, 5)).astype(np.float32)

@@ -10,11 +10,11 @@ import pytest
 from fedjax_het import data, models, tree
 from fedjax_het.engine.evaluation.evaluate import held_out_batches, make_evaluation, personal_rows
 from fedjax_het.engine.parallel.layout import vmapped
-from fedjax_het.engine.round.problem import LocalProblem
 from fedjax_het.models import from_flax
 from fedjax_het.models._densenet import DenseNet
 from fedjax_het.models._norms import NORMS
 from fedjax_het.models._resnet import ResNet
+from fedjax_het.problem import Problem
 from fedjax_het.types import ClientState, Context, Rows, RunCounters, ServerState, State
 from tests.harness import is_equal, map_rows
 
@@ -38,7 +38,7 @@ def federation():
 
 def evaluate(network, variables, federation, **parts):
     held, groups = held_out_batches(federation, BATCH)
-    problem, num_clients = LocalProblem(network, (), federation.prepare, **parts), federation.num_clients
+    problem, num_clients = Problem(network, (), federation.prepare, **parts), federation.num_clients
     zero = jnp.int32(0)
     state = State(
         ServerState(zero, variables, (), (), {}),

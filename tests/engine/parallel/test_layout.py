@@ -5,7 +5,7 @@ import pytest
 from jax.sharding import Mesh
 
 from fedjax_het.engine.parallel.layout import Layout, chunked, sharded, vmapped
-from fedjax_het.engine.parallel.update_stack import StackedUpdates
+from fedjax_het.engine.parallel.update_stack import StackedUpdates, pack
 from fedjax_het.errors import InputError
 
 LAYOUTS = [vmapped, chunked(1), chunked(3), chunked(100), sharded(2), sharded(4, 1), sharded(3, 2)]
@@ -66,7 +66,8 @@ def test_reductions_of_a_stack_do_not_depend_on_the_layout(layout, num_clients, 
     monkeypatch.setattr("fedjax_het.engine.parallel.update_stack._EXCHANGE_BLOCK", 50)
     generator = np.random.default_rng(0)
     stack = {"a": generator.normal(size=(num_clients, 3, 5)), "b": generator.normal(size=(num_clients, 81))}
-    stack = StackedUpdates(jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), stack)).astype(dtype)
+    stack = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), stack)
+    stack = StackedUpdates(pack(stack) if dtype == "bfloat16" else stack)
     rows = np.concatenate([np.reshape(x, (num_clients, -1)) for x in stack.tensors().values()], axis=1).astype(float)
     factors = generator.normal(size=num_clients)
 

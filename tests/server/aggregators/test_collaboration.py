@@ -5,7 +5,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedjax_het._internal.float64 import run_in_required_precision
 from fedjax_het.engine.parallel.update_stack import StackedUpdates
 from fedjax_het.engine.round import server_step
 from fedjax_het.errors import InputError
@@ -21,9 +20,7 @@ HEADS = {"params": {"classifier": {"kernel": RNG.normal(size=(SIZE, 2, 3)), "bia
 EVERYONE = jnp.ones(SIZE, bool)
 
 
-@jax.jit
-def weights_of(*arrays):
-    return run_in_required_precision(lambda: collaboration_weights(*arrays))
+weights_of = jax.jit(collaboration_weights)
 
 
 def view(is_present=EVERYONE, **reports) -> ServerView:

@@ -28,7 +28,8 @@ def mean_of_rules() -> Aggregator:
         total = jax.tree.map(lambda *leaves: sum(leaves) / len(leaves), *(each.update for each, _ in decided))
         return Aggregate(total, {}), tuple(each for _, each in decided)
 
-    return Aggregator(lambda shared, num_clients: tuple(rule.init(shared, num_clients) for rule in RULES), update)
+    init = lambda shared, num_clients: tuple(rule.init(shared, num_clients) for rule in RULES)  # noqa: E731
+    return Aggregator(init, update, reads="gram")
 
 
 @pytest.mark.slow

@@ -6,17 +6,13 @@ from typing import Any, NamedTuple, cast
 import jax
 import jax.numpy as jnp
 
-from fedjax_het.algorithm import shared_variables
-from fedjax_het.data.augmentation import Augmentation
 from fedjax_het.errors import InputError
 from fedjax_het.types import (
     Array,
     Batch,
-    BatchFold,
     ClientData,
     ClientView,
     Context,
-    ForwardPass,
     HostArray,
     Key,
     Model,
@@ -27,6 +23,9 @@ from fedjax_het.types import (
     ServerState,
     Variables,
 )
+
+BatchFold = Callable[[PyTree, Batch, Array], PyTree]
+"""(total, batch, number of the batch) -> the new total."""
 
 
 class MissingSlotError(LookupError):
@@ -86,8 +85,25 @@ class HiddenExampleCounts:
 HIDDEN_EXAMPLE_COUNTS = cast(Array, HiddenExampleCounts())
 
 
-class LocalProblem(NamedTuple):
-    """A model, an objective, and how stored examples become batches; the `Problem` of fedjax_het.algorithm.
+class ForwardPass(NamedTuple):
+    """One forward pass, which each term of an objective reads."""
+
+    problem: "Problem"
+    params: Params
+    state: Variables  # the other collections, after the pass
+    outputs: Outputs
+    batch: Batch
+    view: ClientView
+    key: Key
+
+
+def shared_variables(server: ServerState) -> Variables:
+    """Return the shared variables as they are sent."""
+    return server.shared
+
+
+class Problem(NamedTuple):
+    """The learning problem of a client: a model, an objective, and how stored examples become batches.
 
     `evaluated` selects the shared variables to evaluate from the state of the server.
     """
@@ -95,7 +111,7 @@ class LocalProblem(NamedTuple):
     model: Model
     objective: tuple[Callable[[ForwardPass], Array], ...]
     prepare: Callable[[Array], Array]  # stored inputs -> inputs of the model; runs inside the training step
-    augment: Augmentation | None = None  # stored inputs and labels -> training inputs and labels; None: `prepare`
+    augment: Callable[[Key, Array, Array], tuple[Array, Array]] | None = None  # see data.augmentation; None: `prepare`
     evaluated: Callable[[ServerState], Variables] = shared_variables
 
     def batch(
