@@ -100,15 +100,12 @@ def test_survival_has_six_regions_and_signed_times(survival):
     assert dataset.classes.tolist() == [i % 3 == 0 for i in range(12)] and dataset.class_counts.sum() == 12
     assert dataset.is_test.tolist() == [False, True] * 6
     assert dataset.notes == ("1 patients are in no fold: left out",)
+    (survival / "dataset_creation_scripts").mkdir()  # where FLamby has the split
+    (survival / "train_test_split.csv").rename(survival / "dataset_creation_scripts" / "train_test_split.csv")
+    assert len(load("tcga_brca", path=survival).labels) == 12
     federation = federate(dataset, by_domain(), 0, local_test=True)
     assert federation.data.train.count.tolist() == [1] * 6 and federation.class_counts.sum() == 6
     assert federate(dataset, by_domain(), 0, test_fraction=0.5).test is not None
-
-
-def test_the_split_of_survival_is_also_found_where_flamby_has_it(survival):
-    (survival / "dataset_creation_scripts").mkdir()
-    (survival / "train_test_split.csv").rename(survival / "dataset_creation_scripts" / "train_test_split.csv")
-    assert len(load("tcga_brca", path=survival).labels) == 12
 
 
 @pytest.mark.parametrize(

@@ -132,18 +132,6 @@ def test_invalid_pairs_are_named(root, spoil, message):
     refuse(message, "nuclei", root)
 
 
-def test_grey_among_color_is_refused(root):
-    draw(root / "emory" / "images" / "1.png", size=(12, 9), mode="L")
-    refuse(r"1\.png is grey and .* in color", "nuclei", root, channels=None)
-    assert load("nuclei", path=root).inputs.shape == (4, 9, 12, 3)
-
-
-def test_the_error_for_missing_data_says_where_they_are_published(tmp_path):
-    (tmp_path / "site").mkdir()
-    for path in (tmp_path, tmp_path / "nowhere"):
-        refuse(r"zenodo\.org/record/1175282", "nuclei", path)
-
-
 def test_real_tiles_of_three_sources_are_the_same_from_files_and_arrays(tmp_path):
     tiles = read_jpegpack("data/nuclei/nuclei_jpegpack.npz")
     sites = ("gbm40", "monusac2020", "monuseg2018")

@@ -1,7 +1,7 @@
 """Multi-site prostate MRI in NIfTI volumes."""
 
-import builtins
 import gzip
+import sys
 
 import numpy as np
 import pytest
@@ -19,6 +19,11 @@ def write(path, array, dtype=np.int16):
     """[slice, row, column], stored as NIfTI has it: [column, row, slice]."""
     path.parent.mkdir(parents=True, exist_ok=True)
     nibabel.save(nibabel.Nifti1Image(array.transpose().astype(dtype), np.eye(4)), path)
+
+
+def write_case(site, number, volume, segmentation, suffix="segmentation", ending="nii.gz", dtype=np.int16):
+    write(site / f"Case{number:02d}.{ending}", volume, dtype)
+    write(site / f"Case{number:02d}_{suffix}.{ending}", segmentation, dtype)
 
 
 def case(num_slices=SHAPE[0], marked=(0, 1, 3, 4)):
@@ -39,13 +44,10 @@ def cases(tmp_path):
         ("BIDMC", 1, "segmentation"),
         ("UCL", 0, "Segmentation"),
     ):
-        found[site, number] = volume, segmentation = case()
-        write(tmp_path / site / f"Case{number:02d}.nii.gz", volume)
-        write(tmp_path / site / f"Case{number:02d}_{suffix}.nii.gz", segmentation, np.uint8)
-    volume, segmentation = case(num_slices=8, marked=(2, 7))
-    found["HK", 0] = volume, segmentation
-    write(tmp_path / "HK" / "Case00.nii", volume, np.float32)
-    write(tmp_path / "HK" / "Case00_Segmentation.nii", segmentation, np.float32)
+        found[site, number] = case()
+        write_case(tmp_path / site, number, *found[site, number], suffix)
+    found["HK", 0] = case(num_slices=8, marked=(2, 7))
+    write_case(tmp_path / "HK", 0, *found["HK", 0], "Segmentation", "nii", np.float32)
     litter(tmp_path), litter(tmp_path / "BIDMC")
     return found
 
@@ -106,12 +108,7 @@ def test_a_segmentation_is_brought_to_the_order_of_its_volume(tmp_path, order, c
 @pytest.mark.parametrize("site", ["BIDMC", "UCL"])
 def test_slices_are_split_64_16_20(tmp_path, site):
     sizes = {"BIDMC": (261, 167, 41, 53), "UCL": (175, 112, 28, 35)}[site]  # as HarmoFL reports them
-    marked = tuple(range(1, 1 + sizes[0]))
-    volume, segmentation = case(num_slices=sizes[0] + 2, marked=marked)
-    (
-        write(tmp_path / site / "Case00.nii.gz", volume),
-        write(tmp_path / site / "Case00_segmentation.nii.gz", segmentation),
-    )
+    write_case(tmp_path / site, 0, *case(num_slices=sizes[0] + 2, marked=tuple(range(1, 1 + sizes[0]))))
     dataset, again = load("prostate", path=tmp_path), load("prostate", path=tmp_path)
     assert tuple(split.sum() for split in dataset.splits.values()) == sizes[1:]
     np.testing.assert_array_equal(dataset.is_test, again.is_test)
@@ -127,9 +124,7 @@ def test_a_site_s_split_does_not_depend_on_the_others(cases, tmp_path):
 
 def test_split_by_case_keeps_a_patient_together(tmp_path):
     for i in range(5):
-        volume, segmentation = case(marked=(1, 2, 3))
-        write(tmp_path / "HK" / f"Case{i:02d}.nii.gz", volume)
-        write(tmp_path / "HK" / f"Case{i:02d}_segmentation.nii.gz", segmentation)
+        write_case(tmp_path / "HK", i, *case(marked=(1, 2, 3)))
     dataset = load("prostate", path=tmp_path, split_by="case")
     for split, num in zip(dataset.splits.values(), (3, 1, 1), strict=True):
         assert sorted(split.reshape(5, 3).sum(axis=1)) == [0] * (5 - num) + [3] * num
@@ -144,65 +139,48 @@ def test_each_site_becomes_a_client_cut_to_the_smallest(cases, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("spoil", "message"),
+    ("file", "content", "message"),
     [
-        (lambda site: (site / "Case01_segmentation.nii.gz").unlink(), r"Case01\.nii\.gz has no Case01_Segmentation"),
-        (lambda site: (site / "Case01.nii.gz").unlink(), r"Case01_segmentation\.nii\.gz has no Case01\.nii\.gz"),
-        (
-            lambda site: write(site / "Case01_segmentation.nii.gz", np.ones((6, 5, 6))),
-            r"Case01\.nii\.gz is \(7, 5, 6\) and .*Case01_segmentation\.nii\.gz is \(6, 5, 6\)",
-        ),
-        (lambda site: write(site / "Case01_segmentation.nii.gz", np.zeros(SHAPE)), "marks nothing between"),
-        (
-            lambda site: write(site / "Case01_segmentation.nii.gz", np.full(SHAPE, 0.3), np.float32),
-            r"Case01_segmentation\.nii\.gz holds values between whole numbers",
-        ),
-        (
-            lambda site: write_placed(site / "Case01_segmentation.nii.gz", np.ones(SHAPE[::-1]), np.diag([2, 1, 1, 1])),
-            r"Case01\.nii\.gz and .*Case01_segmentation\.nii\.gz are in different places",
-        ),
-        (lambda site: write(site / "Case01.nii.gz", np.full(SHAPE, 3)), r"Case01\.nii\.gz is 3\.0 nearly everywhere"),
-        (lambda site: write(site / "Case01.nii.gz", np.full(SHAPE, np.nan), np.float32), "holds NaN or infinity"),
-        (lambda site: write(site / "Case01.nii.gz", np.zeros((2, *SHAPE))), "has 4 axes"),
-        (lambda site: (site / "Case01.nii.gz").write_bytes(b"hello"), r"cannot read .*Case01\.nii\.gz"),
-        (lambda site: (site / "Case01.nii.gz").write_bytes(gzip.compress(b"hello")), r"cannot read .*Case01\.nii\.gz"),
-        (
-            lambda site: (site / "Case01.nii.gz").write_bytes((site / "Case01.nii.gz").read_bytes()[:300]),
-            r"cannot read .*Case01\.nii\.gz",
-        ),
+        ("Case01_segmentation", None, r"Case01\.nii\.gz has no Case01_Segmentation"),
+        ("Case01", None, r"Case01_segmentation\.nii\.gz has no Case01\.nii\.gz"),
+        ("Case01_segmentation", np.ones((6, 5, 6)), r"Case01\.nii\.gz is \(7, 5, 6\) and .* is \(6, 5, 6\)"),
+        ("Case01_segmentation", np.zeros(SHAPE), "marks nothing between"),
+        ("Case01_segmentation", np.full(SHAPE, 0.3), r"Case01_segmentation\.nii\.gz holds values between whole"),
+        ("Case01", np.full(SHAPE, 3), r"Case01\.nii\.gz is 3\.0 nearly everywhere"),
+        ("Case01", np.full(SHAPE, np.nan), "holds NaN or infinity"),
+        ("Case01", np.zeros((2, *SHAPE)), "has 4 axes"),
+        ("Case01", b"hello", r"cannot read .*Case01\.nii\.gz"),
+        ("Case01", gzip.compress(b"hello"), r"cannot read .*Case01\.nii\.gz"),
+        ("Case01", lambda data: data[:300], r"cannot read .*Case01\.nii\.gz"),
     ],
 )
-def test_invalid_volumes_are_named(cases, tmp_path, spoil, message):
-    spoil(tmp_path / "BIDMC")
+def test_invalid_volumes_are_named(cases, tmp_path, file, content, message):
+    path = tmp_path / "BIDMC" / f"{file}.nii.gz"
+    if isinstance(content, np.ndarray):
+        write(path, content, np.float32)
+    elif content is None:
+        path.unlink()
+    else:
+        path.write_bytes(content if isinstance(content, bytes) else content(path.read_bytes()))
     refuse(message, "prostate", tmp_path)
 
 
+def test_a_segmentation_in_another_place_is_refused(cases, tmp_path):
+    write_placed(tmp_path / "BIDMC" / "Case01_segmentation.nii.gz", np.ones(SHAPE[::-1]), np.diag([2, 1, 1, 1]))
+    refuse(r"Case01\.nii\.gz and .*Case01_segmentation\.nii\.gz are in different places", "prostate", tmp_path)
+
+
 def test_a_case_of_another_shape_is_refused_and_size_converts_it(cases, tmp_path):
-    for name in ("Case01", "Case01_segmentation"):
-        write(tmp_path / "BIDMC" / f"{name}.nii.gz", np.arange(6 * 8 * 9).reshape(6, 8, 9))
+    write_case(tmp_path / "BIDMC", 1, *[np.arange(6 * 8 * 9).reshape(6, 8, 9)] * 2)
     refuse(r"Case00\.nii\.gz is 7 x 5 and .*Case01\.nii\.gz is 9 x 8 pixels. Give `size`", "prostate", tmp_path)
     assert load("prostate", path=tmp_path, size=4).inputs.shape[1:] == (4, 4, 3)
 
 
 def test_a_case_of_two_slices_is_named(tmp_path):
-    for name in ("Case00", "Case00_segmentation"):
-        write(tmp_path / "HK" / f"{name}.nii.gz", np.arange(2 * 5 * 7).reshape(2, 5, 7))
+    write_case(tmp_path / "HK", 0, *[np.arange(2 * 5 * 7).reshape(2, 5, 7)] * 2)
     refuse("has 2 slices, but each example takes three", "prostate", tmp_path)
 
 
-def test_the_error_for_missing_data_says_where_they_are_published(tmp_path):
-    (tmp_path / "site").mkdir()
-    for path in (tmp_path, tmp_path / "nowhere"):
-        refuse(r"https://liuquande\.github\.io/SAML", "prostate", path)
-
-
 def test_without_nibabel_the_extra_is_named(cases, tmp_path, monkeypatch):
-    original = builtins.__import__
-
-    def deny(name, *args, **kwargs):
-        if name == "nibabel":
-            raise ImportError(name)
-        return original(name, *args, **kwargs)
-
-    monkeypatch.setattr(builtins, "__import__", deny)
+    monkeypatch.setitem(sys.modules, "nibabel", None)
     refuse(r"fedjax-het\[medical\]", "prostate", tmp_path)

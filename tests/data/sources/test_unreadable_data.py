@@ -79,6 +79,24 @@ def test_the_error_for_a_cache_that_cannot_be_written_names_the_option_cache(roo
     refuse(r"cannot write decoded data to .*Permission denied. .*folder with `cache`", "folders", root, cache=cache)
 
 
+@pytest.mark.parametrize(
+    ("source", "address"),
+    [
+        *(
+            ("nuclei", "zenodo.org/record/1175282"),
+            ("prostate", "liuquande.github.io/SAML"),
+            ("pacs", "dali-dl.github.io"),
+        ),
+        *(("camelyon17", "wilds.stanford.edu"), ("svhn", "ufldl.stanford.edu"), ("tcga_brca", "owkin/FLamby")),
+    ],
+)
+def test_the_error_for_missing_data_says_where_they_are_published(tmp_path, source, address):
+    (tmp_path / "site").mkdir()
+    refuse(address, source, tmp_path / "nowhere")
+    if source != "svhn":
+        refuse(address, source, tmp_path)
+
+
 # ---- files that are no files, and images that cannot be decoded ------------------------------------------------------
 def test_a_pipe_is_refused_without_waiting_for_its_writer(root, cache, tmp_path):
     os.mkfifo(root / "art" / "dog" / "2.png")
