@@ -10,7 +10,6 @@ from hypothesis.extra import numpy as hnp
 
 from fedjax_het import tree
 from fedjax_het._internal.target_platform import tracing_for
-from fedjax_het.errors import InputError
 from fedjax_het.models._amplitude import normalise, update_average
 from fedjax_het.spectra import spectrum
 from tests.shared import shared_path
@@ -204,13 +203,3 @@ def test_a_numeric_band_selects_the_central_square_of_frequencies():
     )
     rows, columns = np.abs(np.fft.fftfreq(8) * 8), np.abs(np.fft.fftfreq(10) * 10)
     np.testing.assert_array_equal(changed, (rows[:, None] <= 2) & (columns <= 2))
-
-
-def test_invalid_settings_are_refused():
-    x, amplitude = jnp.zeros((1, 4, 4, 1)), jnp.zeros((4, 4, 1))
-    with pytest.raises(InputError, match="Did you mean 'full'"):
-        normalise(x, amplitude, band="ful")
-    with pytest.raises(InputError, match=r"band: must be .*a number in \[0, 1\].*not 1\.5"):
-        normalise(x, amplitude, band=1.5)
-    with pytest.raises(InputError, match="Did you mean 'first'"):
-        update_average(amplitude, jnp.float32(0), x, jnp.ones(1), init="frist")
