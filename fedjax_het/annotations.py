@@ -1,6 +1,21 @@
-"""Annotations of the arguments of factories, which configs and studies read."""
+"""Annotations of the arguments of factories: marks that configs and studies read, and how to read annotations."""
 
-from typing import NamedTuple
+import types
+import typing
+from typing import Any, NamedTuple, TypeVar
+
+Mark = TypeVar("Mark")
+
+
+def alternatives(kind: Any) -> tuple[Any, ...]:
+    """The members of a union, including those of nested unions; of any other annotation, itself."""
+    is_union = typing.get_origin(kind) in (typing.Union, types.UnionType)
+    return tuple(inner for member in typing.get_args(kind) for inner in alternatives(member)) if is_union else (kind,)
+
+
+def find_mark(kind: Any, *mark_types: type[Mark]) -> Mark | None:
+    """The first mark of one of these types in `Annotated[..., marks]`."""
+    return next((mark for mark in getattr(kind, "__metadata__", ()) if isinstance(mark, mark_types)), None)
 
 
 class OfRun(NamedTuple):

@@ -20,6 +20,7 @@ from typing import Annotated, Any, Literal, NamedTuple, ParamSpec, TypeVar
 import jax
 import numpy as np
 
+from fedjax_het.annotations import alternatives, find_mark
 from fedjax_het.errors import InputError, nearest, shorten
 
 P = ParamSpec("P")
@@ -192,7 +193,7 @@ def check_constraints(kinds: Mapping[str, Any], values: Mapping[str, Any], where
     for name, value in values.items():
         if name not in kinds:
             continue
-        table = keywords_of(kinds[name])
+        table = find_mark(kinds[name], KeywordsOf)
         if table and isinstance(value, Mapping):
             for key in value:
                 if key not in table.names():
@@ -228,52 +229,38 @@ def may_be_nonzero(value: Any) -> bool:
     return isinstance(value, jax.core.Tracer) or bool(value != 0)
 
 
-def keywords_of(kind: Any) -> KeywordsOf | None:
-    """The mark of an annotation that stands for a table of keyword arguments."""
-    return next((mark for mark in getattr(kind, "__metadata__", ()) if isinstance(mark, KeywordsOf)), None)
-
-
 def unknown_option(value: Any, kind: Any) -> str:
     """A sentence about text that is none of an annotation's names, with the nearest of them; "" where it is fine."""
-    alternatives = _alternatives(kind)
-    names = [name for one in alternatives if typing.get_origin(one) is Literal for name in typing.get_args(one)]
+    kinds = alternatives(kind)
+    names = [name for one in kinds if typing.get_origin(one) is Literal for name in typing.get_args(one)]
     names = [name for name in names if isinstance(name, str)]
     if not isinstance(value, str) or not names or not _mismatch(value, kind):
         return ""
-    others = [_mismatch(object(), one) for one in alternatives if typing.get_origin(one) is not Literal]
+    others = [_mismatch(object(), one) for one in kinds if typing.get_origin(one) is not Literal]
     hint = f" Or give {' or '.join(others)}." if others else ""
     return f"unknown option {shorten(value)}. {nearest(value, names)}{hint}"
 
 
-def _alternatives(kind: Any) -> tuple[Any, ...]:
-    """The members of a union, those of unions inside it too; of another annotation, itself."""
-    is_union = typing.get_origin(kind) in (typing.Union, types.UnionType)
-    return tuple(inner for one in typing.get_args(kind) for inner in _alternatives(one)) if is_union else (kind,)
-
-
 def _is_constrained(kind: Any) -> bool:
-    if typing.get_origin(kind) is Literal:
-        return True
-    marks = getattr(kind, "__metadata__", ())
-    return any(isinstance(one, Range | KeywordsOf) for one in marks) or any(map(_is_constrained, typing.get_args(kind)))
+    is_marked = typing.get_origin(kind) is Literal or find_mark(kind, Range, KeywordsOf) is not None
+    return is_marked or any(map(_is_constrained, typing.get_args(kind)))
 
 
 def _mismatch(value: Any, kind: Any) -> str:
     """A phrase for the values that the annotation allows, where this one is not among them; else nothing."""
     if isinstance(value, jax.core.Tracer):
         return ""
-    kinds = sorted(_alternatives(kind), key=lambda one: not _is_constrained(one))
+    kinds = sorted(alternatives(kind), key=lambda one: not _is_constrained(one))
     expected = [_mismatch_one(value, one) for one in kinds]
     return "" if "" in expected else " or ".join(dict.fromkeys(expected))
 
 
 def _mismatch_one(value: Any, kind: Any) -> str:
-    if keywords_of(kind):
+    if find_mark(kind, KeywordsOf):
         return "" if isinstance(value, Mapping) else "a table of options"
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
-    for limits in getattr(kind, "__metadata__", ()):
-        if isinstance(limits, Range):
-            return "" if value in limits else str(limits)
+    if limits := find_mark(kind, Range):
+        return "" if value in limits else str(limits)
     if kind is types.NoneType:
         return "" if value is None else "None"
     if origin is Literal:

@@ -11,13 +11,14 @@ import pytest
 
 from fedjax_het import asynchronous, participation, timing, tree
 from fedjax_het.algorithms import ALGORITHMS
+from fedjax_het.annotations import find_mark
 from fedjax_het.data import POISONINGS
 from fedjax_het.engine import Sweep, vmapped
 from fedjax_het.engine.execution.run_spec import RunSpec
 from fedjax_het.engine.execution.trace import trace_round
 from fedjax_het.server.aggregators import AGGREGATORS
 from fedjax_het.uplink import STAGES
-from fedjax_het.validation import keywords_of
+from fedjax_het.validation import KeywordsOf
 from tests.harness import algorithm, federation, model
 
 REGISTRIES = {
@@ -33,7 +34,7 @@ REGISTRIES = {
 def documented_values(kind: typing.Any) -> Iterator[typing.Any]:
     """The values that an annotation lists."""
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
-    if table := keywords_of(kind):
+    if table := find_mark(kind, KeywordsOf):
         yield from (
             BESIDE.get((name, value), {}) | {name: value}
             for name, value in option_values(table.function)

@@ -7,14 +7,13 @@ import ast
 import contextlib
 import inspect
 import re
-import types
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from fedjax_het.annotations import LogUniform, OfRun, Uniform
+from fedjax_het.annotations import LogUniform, OfRun, Uniform, alternatives, find_mark
 from fedjax_het.errors import InputError, nearest, shorten
-from fedjax_het.validation import keywords_of, unknown_option
+from fedjax_het.validation import KeywordsOf, unknown_option
 
 Registry = Mapping[str, Callable[..., Any]]
 _MISSING = inspect.Parameter.empty
@@ -29,7 +28,7 @@ class Setting(NamedTuple):
     kind: Any  # its annotation
     default: Any = _MISSING
     is_required: bool = False
-    of_run: str | None = None  # the setting of the run that is its default, see `algorithm.OfRun`
+    of_run: str | None = None  # the setting of the run that is its default, see `annotations.OfRun`
     table: Mapping[str, Any] | None = None  # the Settings of a nested table, see `validation.KeywordsOf`
     function: Callable[..., Any] | None = None  # the function that the nested table is passed to
     search: Uniform | LogUniform | None = None  # the space that a study draws it from; None leaves it as it is
@@ -53,14 +52,15 @@ def read_signature(factory: Callable[..., Any], given: Iterable[str] = (), prese
             options |= {key: option for key, option in _keys(kind).items() if key not in given}
         elif argument.kind is argument.VAR_POSITIONAL or name in given:
             continue
-        elif table := keywords_of(marked.get(name)):
+        elif table := find_mark(marked.get(name), KeywordsOf):
             inner = read_signature(table.function, table.given)
             options[name] = Setting(kind, argument.default, table=inner, function=table.function)
         elif _is_plain(kind):
-            marks = getattr(marked.get(name), "__metadata__", ())
-            of_run = next((mark.setting for mark in marks if isinstance(mark, OfRun)), None)
-            is_required = argument.default is _MISSING
-            options[name] = Setting(kind, argument.default, is_required, of_run, search=_search(marked[name]))
+            of_run, is_required = find_mark(marked.get(name), OfRun), argument.default is _MISSING
+            search = find_mark(marked.get(name), Uniform, LogUniform)
+            options[name] = Setting(
+                kind, argument.default, is_required, of_run.setting if of_run else None, search=search
+            )
     chosen = getattr(factory, "presets", {}).get(preset, {}) if isinstance(preset, str) else {}
     return {name: option._replace(default=chosen.get(name, option.default)) for name, option in options.items()}
 
@@ -72,32 +72,23 @@ def _keys(kind: Any) -> dict[str, Setting]:
     required = keys.__required_keys__
     hints, marked = typing.get_type_hints(keys), typing.get_type_hints(keys, include_extras=True)
     return {
-        name: Setting(hint, is_required=name in required, search=_search(marked[name]))
+        name: Setting(hint, is_required=name in required, search=find_mark(marked[name], Uniform, LogUniform))
         for name, hint in hints.items()
         if _is_plain(hint)
     }
 
 
-def _search(marked: Any) -> Uniform | LogUniform | None:
-    return next((mark for mark in getattr(marked, "__metadata__", ()) if isinstance(mark, Uniform | LogUniform)), None)
-
-
-def _alternatives(kind: Any) -> tuple[Any, ...]:
-    is_union = typing.get_origin(kind) in (typing.Union, types.UnionType)
-    return typing.get_args(kind) if is_union else (kind,)
-
-
 def _is_plain(kind: Any) -> bool:
     return any(
         one is Any or one in _PLAIN or typing.get_origin(one) in (tuple, list, Sequence, typing.Literal)
-        for one in _alternatives(kind)
+        for one in alternatives(kind)
     )
 
 
 # ---- one value -------------------------------------------------------------------------------------------------------
 def convert(value: Any, kind: Any) -> Any:
     """Convert a value to the type of an annotation: int to float, list to tuple. Raise TypeError if it does not fit."""
-    for one in _alternatives(kind):
+    for one in alternatives(kind):
         try:
             return _convert_one(value, one)
         except TypeError:
@@ -124,7 +115,7 @@ def _convert_one(value: Any, kind: Any) -> Any:
 
 def _describe_kind(kind: Any) -> str:
     words = []
-    for one in _alternatives(kind):
+    for one in alternatives(kind):
         if typing.get_origin(one) is typing.Literal:
             words += map(repr, typing.get_args(one))
         elif typing.get_origin(one) in (tuple, list, Sequence):

@@ -72,7 +72,6 @@ def test_a_sum_made_while_clients_train_is_that_of_the_stack(name, aggregator):
         (lambda updates: updates.tensors(), "sums", r"the aggregator declares reads='sums', .* reads='tensors'"),
         (lambda updates: updates.gram(), "sums", r"reads='sums', .* Declare reads='gram'"),
         (lambda updates: updates.select(bool).gram(), "tensors", r"reads='tensors', .* Declare reads='gram'"),
-        (lambda updates: updates.products({}), "tensors", r"reads='tensors', .* Declare reads='gram'"),
         (lambda updates: updates.weighted_sum(jnp.ones(5), WeightedSum()), "gram", r"does not declare.* sums="),
     ],
 )
