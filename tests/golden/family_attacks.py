@@ -21,7 +21,7 @@ def said_by(name: str, stack: np.ndarray, num_attackers: int, **options) -> np.n
     rows = {"params": {"w": jnp.concatenate([jnp.asarray(stack), jnp.zeros((num_attackers, stack.shape[1]))])}}
     stage = STAGES[name](clients=tuple(range(len(stack), size)), **options)
     view = CorruptView(Broadcast(0, {}, {}), jnp.arange(size), jnp.ones(size, bool), size, (), jax.random.key(0))
-    sent = np.asarray(stage.corrupt(rows, view)["params"]["w"])
+    sent = np.asarray(jax.jit(lambda rows: stage.corrupt(rows, view))(rows)["params"]["w"])
     assert np.array_equal(sent[: len(stack)], stack) and np.all(sent[len(stack) :] == sent[-1])
     return sent[-1]
 
@@ -42,13 +42,12 @@ def stack_attacks(case: Case):
     yield case.compare("z_max", largest_z(len(stack) + f, f), scale=1.0)
 
     flip = STAGES["attack_sign_flip"](clients=range(len(stack)))
-    own = [_send(flip, row, client, len(stack)) for client, row in enumerate(stack)]
-    yield case.compare("sign_flip_own", np.stack(own))
+    yield case.compare("sign_flip_own", _send(flip, stack))
     gaussian = STAGES["attack_gaussian"](2.0, 0.5, clients=(0,))
     unit = STAGES["attack_gaussian"](clients=(0,))
-    normal = (_send(gaussian, stack[0], 0, 1) - 0.5) / 2  # the law is the code's, the draws are JAX's
+    normal = (_send(gaussian, stack[:1])[0] - 0.5) / 2  # the law is the code's, the draws are JAX's
     yield case.compare("gaussian_0.5_2", 0.5 + 2 * case["standard_normal"])
-    assert np.allclose(normal, _send(unit, stack[0], 0, 1), atol=1e-12)
+    assert np.allclose(normal, _send(unit, stack[:1])[0], atol=1e-12)
 
     flipped = data.flip_labels(clients=(0,))(_federation_of(case["labels"]))
     yield case.compare("labels_flipped_10", flipped.examples.labels)
@@ -70,9 +69,17 @@ def _federation_of(labels: np.ndarray) -> Federation:
     return Federation("golden", clients, None, None, {}, names, ("0",), (), Preparation(None, None), nothing)
 
 
-def _send(stage, row: np.ndarray, client: int, num_clients: int) -> np.ndarray:
-    view = StageView(Broadcast(0, {}, {}), (), (), jnp.array(client), num_clients, jax.random.key(3), jax.random.key(4))
-    return np.asarray(stage.send({"params": {"w": jnp.asarray(row)}}, view).update["params"]["w"])
+def _send(stage, stack: np.ndarray) -> np.ndarray:
+    """What the clients send, each with the same keys."""
+
+    @jax.jit
+    @jax.vmap
+    def send(row, client):
+        keys = jax.random.key(3), jax.random.key(4)
+        view = StageView(Broadcast(0, {}, {}), (), (), client, len(stack), *keys)
+        return stage.send({"params": {"w": row}}, view).update["params"]["w"]
+
+    return np.asarray(send(jnp.asarray(stack), jnp.arange(len(stack))))
 
 
 @covers("attacks", "mimic_*")

@@ -2,6 +2,7 @@
 
 from typing import get_args
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -11,7 +12,7 @@ from fedjax_het.server.aggregators._conflict import ConflictTest, harmonized_edi
 from fedjax_het.server.aggregators._hierarchical import Reference
 from tests.golden.cases import Case, covers
 from tests.golden.released_rules import tournament_mean
-from tests.golden.replay import aggregate, combine
+from tests.golden.replay import aggregate, combine, combine_all
 
 
 @covers("fedgh", "paper_*")
@@ -20,11 +21,13 @@ def harmonized(case: Case):
     size, scale = len(stack), float(np.linalg.norm(stack, axis=1).max())
     gram, place = jnp.asarray(stack @ stack.T), np.arange(size)
     turns = np.minimum.outer(place, place) * size + np.maximum.outer(place, place)
+    rules = {f"agg_{test}": harmonized_mean(test) for test in get_args(ConflictTest)}
+    rules |= {f"agg_uniform_{test}": harmonized_mean(test, "uniform") for test in get_args(ConflictTest)}
+    for name, ours in combine_all(rules, stack, counts).items():
+        yield case.compare(name, ours, scale=scale)
     for test in get_args(ConflictTest):
-        yield case.compare(f"agg_{test}", combine(harmonized_mean(test), stack, counts), scale=scale)
-        yield case.compare(f"agg_uniform_{test}", combine(harmonized_mean(test, "uniform"), stack), scale=scale)
         if (name := f"harmonized_{test}") in case:
-            coefficients = harmonized_edit(test)(gram, jnp.ones(size, bool), jnp.asarray(turns))
+            coefficients = jax.jit(harmonized_edit(test))(gram, jnp.ones(size, bool), jnp.asarray(turns))
             yield case.compare(name, coefficients @ stack, scale=scale)
     yield case.compare("n_conflicting_pairs_original", num_conflicts(gram))
     for test in ("current", "sequential"):

@@ -11,7 +11,7 @@ from fedjax_het.server.aggregators import principal_directions
 from fedjax_het.server.aggregators._principal import NORMS, principal_axes, principal_edit
 from tests.golden.cases import Case, covers
 from tests.golden.released_rules import principal_mean
-from tests.golden.replay import aggregate, combine
+from tests.golden.replay import aggregate, combine, combine_all
 from tests.views import forward_pass
 
 RELEASED = fedld.presets["released"]
@@ -60,10 +60,9 @@ def margin_loss(case: Case):
 def principal(case: Case):
     stack, counts, fraction = case["G"], case["n_samples"], float(case["ratio"])
     scale = float(np.linalg.norm(stack, axis=1).max())
-    for name, options in OPTIONS.items():
-        if name in case:
-            ours = combine(principal_directions(fraction, **options), stack, counts)
-            yield case.compare(name, ours, scale=scale * 1e-3)
+    rules = {name: principal_directions(fraction, **options) for name, options in OPTIONS.items() if name in case}
+    for name, ours in combine_all(rules, stack, counts).items():
+        yield case.compare(name, ours, scale=scale * 1e-3)
     is_present = jnp.ones(len(stack), bool)
     gram = jnp.asarray(stack @ stack.T)
     axes = principal_axes(gram, is_present, fraction)

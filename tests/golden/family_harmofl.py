@@ -25,6 +25,9 @@ from tests.golden.networks import network
 from tests.golden.replay import aggregate, client_data, torch_optimizer
 from tests.views import client_view
 
+UPDATE = jax.jit(update_average, static_argnames=("decay", "init"))
+NORMALISE = jax.jit(normalise, static_argnames=("band", "phase_tolerance"))
+
 
 def nhwc(images: np.ndarray) -> np.ndarray:
     return np.moveaxis(images, -3, -1)
@@ -47,8 +50,8 @@ def released_amplitude(case: Case):
             count = jnp.zeros(())
         images = nhwc(case[f"x{number}"])
         if not is_fixed:
-            average, count = update_average(average, count, jnp.asarray(images), jnp.ones(len(images)), decay=decay)
-        ours = normalise(jnp.asarray(images), average, band="dc")
+            average, count = UPDATE(average, count, images, jnp.ones(len(images)), decay=decay)
+        ours = NORMALISE(images, average, band="dc")
         yield case.compare(f"amp{number}", nchw(average))
         yield case.compare(f"y{number}", nchw(ours), scale=float(np.abs(images).max()))
 
@@ -61,13 +64,13 @@ def amplitude(case: Case):
     for number in range(num_batches):
         images = jnp.asarray(nhwc(case[f"x{number}"]))
         if "v" in settings:
-            average, count = update_average(
-                average, count, images, jnp.ones(len(images)), decay=settings["v"], init=settings["init"]
-            )
+            moving = {"decay": settings["v"], "init": settings["init"]}
+            average, count = UPDATE(average, count, images, jnp.ones(len(images)), **moving)
             yield case.compare(f"abar{number}", nchw(average))
         else:
             average = jnp.asarray(nhwc(case[f"abar{number}"]))
-        ours = normalise(images, average, band=settings.get("band", "full"), phase_tolerance=settings.get("phase_tol"))
+        options = {"band": settings.get("band", "full"), "phase_tolerance": settings.get("phase_tol")}
+        ours = NORMALISE(images, average, **options)
         yield case.compare(f"y{number}", nchw(ours))
     case.excuse("yabs*", "the modulus instead of the real part folds negative pixels; neither source means it")
 
@@ -146,20 +149,26 @@ def weight_perturbation(case: Case):
     view = client_view()
     rule, state, key = sharpness_aware(settings["alpha"]), optimizer.init(params), jax.random.key(0)
     path, deltas, clean, perturbed = [flat(params)], [], [], []
-    for inputs, labels in zip(case["xs"], case["ys"], strict=True):
-        batch = Batch(jnp.asarray(inputs), jnp.asarray(labels), jnp.ones(len(labels)))
+
+    @jax.jit
+    def step(params, state, batch):
         (loss, _), direction = rule(problem, params, {}, batch, view, key)
         _, gradient = problem.value_and_grad(params, {}, batch, view, key)
         delta = perturbation(gradient, settings["alpha"])
         nearby = jax.tree.map(jnp.add, params, delta)
-        perturbed.append(problem.loss(nearby, {}, batch, view, key)[0])
         updates, state = optimizer.update(direction, state, params)
         if is_frozen:  # PyTorch's optimizers pass over what has no gradient, decay and all
             updates |= {"b1": jnp.zeros_like(params["b1"])}
-        params = optax.apply_updates(params, updates)
+        near_loss = problem.loss(nearby, {}, batch, view, key)[0]
+        return optax.apply_updates(params, updates), state, delta, loss, near_loss
+
+    for inputs, labels in zip(case["xs"], case["ys"], strict=True):
+        batch = Batch(jnp.asarray(inputs), jnp.asarray(labels), jnp.ones(len(labels)))
+        params, state, delta, loss, near_loss = step(params, state, batch)
         path.append(flat(params))
         deltas.append(flat(delta))
         clean.append(loss)
+        perturbed.append(near_loss)
     yield case.compare("traj", np.stack(path))
     yield case.compare("deltas", np.stack(deltas), scale=1e-3)
     yield case.compare("loss_clean", clean)

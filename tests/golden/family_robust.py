@@ -1,35 +1,17 @@
 """Robust rules: ByzFL's, RFA's, centred clipping's and FLTrust's numbers, and four released scores of Krum."""
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_het.engine.round import server_step
 from fedjax_het.server import aggregators as rules
 from fedjax_het.server.aggregators import _robust_gram as gram_rules
 from fedjax_het.server.aggregators import _robust_steps as steps
 from fedjax_het.server.aggregators._robust_coordinates import median_of_columns
 from tests.golden.cases import Case, Comparison, covers
-from tests.golden.replay import aggregate, combine
-from tests.views import server_view
+from tests.golden.replay import aggregate, combine, combine_all
 
 TIED = ("meamed", "mda", "mda_subset", "nnm", "nnm_*", "arc_nnm_trmean", "multikrum_*")  # what ties may leave open
 TIE = 1e-9  # a choice with a relative margin under this is one that rounding makes
-
-
-def aggregate_by_all(aggregators: dict, stack: np.ndarray) -> dict[str, np.ndarray]:
-    """What each aggregator makes of one stack [m, d] with everyone present, in one compiled program."""
-    size, one = len(stack), {"params": {"w": jnp.zeros(stack.shape[1])}}
-
-    @jax.jit
-    def run(stack):
-        view = server_view(size, updates={"params": {"w": stack}}, shared=one)
-        return {
-            name: server_step.aggregate(each, None, each.init(one, size), view)[0].update["params"]["w"]
-            for name, each in aggregators.items()
-        }
-
-    return {name: np.asarray(values) for name, values in run(jnp.asarray(stack)).items()}
 
 
 @covers("robust", "byzfl_*")
@@ -102,7 +84,7 @@ def byzfl(case: Case):
     if "multikrum_paper" in case and case["multikrum_paper_margin"] >= TIE:
         ours["multikrum_paper"] = rules.multi_krum(f, size - f - 2)
         ours["multikrum_paper_m1"] = rules.multi_krum(f, 1)
-    for name, result in aggregate_by_all(ours, stack).items():
+    for name, result in combine_all(ours, stack).items():
         if not (has_nnm_ties and "nnm" in name):
             yield case.compare(name, result)
     if "mda" in case:
@@ -139,7 +121,7 @@ def krum_witnesses(case: Case):
         "multikrum_paper_nf2": rules.multi_krum(f, size - f - 2),
         "brute_mda": rules.minimum_diameter_mean(f),
     }
-    for name, result in aggregate_by_all(ours, stack).items():
+    for name, result in combine_all(ours, stack).items():
         yield case.compare(name, result)
     case.excuse("*unsquared*", "plain distances, the score of other codes")
     case.excuse("*fourth*", "distances squared twice, the score of another code")
@@ -188,7 +170,7 @@ def third_party_coordinates(case: Case):
         "trmean": rules.trimmed_mean(used),
         "rfa_T8_nu1e_1": rules.geometric_median(num_steps=8, smoothing=0.1),
     }
-    for name, result in aggregate_by_all(ours, stack).items():
+    for name, result in combine_all(ours, stack).items():
         yield case.compare(name, result)
     if int(case["b"]) != used:
         case.excuse("b", "2 b >= m is refused here, and lowered silently there; b_used fits")

@@ -53,6 +53,21 @@ def combine(aggregator: Aggregator, stack: np.ndarray, num_examples=None, round:
     return aggregate(aggregator, {"params": {"w": stack}}, num_examples, round=round)[0]["params"]["w"]
 
 
+def combine_all(aggregators: Mapping[str, Aggregator], stack: np.ndarray, num_examples=None) -> dict[str, np.ndarray]:
+    """What each aggregator makes of one vector per client, in one compiled program."""
+    size, one = len(stack), {"params": {"w": jnp.zeros(stack.shape[1])}}
+
+    @jax.jit
+    def run(stack, num_examples):
+        view = server_view(size, updates={"params": {"w": stack}}, shared=one, num_examples=num_examples)
+        return {
+            name: server_step.aggregate(each, None, each.init(one, size), view)[0].update["params"]["w"]
+            for name, each in aggregators.items()
+        }
+
+    return {name: np.asarray(values) for name, values in run(jnp.asarray(stack), num_examples).items()}
+
+
 def torch_optimizer(
     name: str, learning_rate: float, weight_decay: float = 0.0, *, momentum: float | None = None, **options
 ) -> optax.GradientTransformation:
