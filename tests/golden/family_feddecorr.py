@@ -16,7 +16,7 @@ def losses(case: Case):
     features = jnp.asarray(case["features"])
     padded, mask = jnp.pad(features, ((0, 2), (0, 0)), constant_values=7.0), np.append(np.ones(len(features)), [0, 0])
     for name, form in (("official", "released"), ("paper", "printed")):
-        term = jax.value_and_grad(lambda x, form=form: correlation(x, jnp.asarray(mask), form))
+        term = jax.jit(jax.value_and_grad(lambda x, form=form: correlation(x, jnp.asarray(mask), form)))
         value, gradient = term(padded)
         for part, own in ((f"{name}_loss", value), (f"{name}_grad", gradient[:-2])):
             # Where the stored gradient is the rounding of zero, as for one feature, the value's is its measure.

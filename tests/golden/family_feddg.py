@@ -67,13 +67,14 @@ def contrast(case: Case):
     def losses(inner, outer):
         return [_contrast(inner, outer, temperature, *pair) for pair in (regions[:2], regions[2:])]
 
-    for name, loss in zip(STRUCTURES, losses(*features), strict=True):
+    separate = jax.jit(losses)(*features)
+    for name, loss in zip(STRUCTURES, separate, strict=True):
         yield case.compare(f"{name}_loss", loss)
         vectors, labels = jnp.asarray(case[f"{name}_vectors"]), jnp.asarray(case["labels"])
         of_vectors = jax.grad(lambda v, y=labels: supervised_contrast(v, y, jnp.ones(len(y), bool), temperature))
-        yield case.compare(f"grad_{name}_vectors", of_vectors(vectors))
-    yield case.compare("loss", sum(losses(*features)))
-    gradients = jax.grad(lambda inner, outer: sum(losses(inner, outer)), argnums=(0, 1))(*features)
+        yield case.compare(f"grad_{name}_vectors", jax.jit(of_vectors)(vectors))
+    yield case.compare("loss", sum(separate))
+    gradients = jax.jit(jax.grad(lambda inner, outer: sum(losses(inner, outer)), argnums=(0, 1)))(*features)
     for name, gradient in zip(("inner", "outer"), gradients, strict=True):
         yield case.compare(f"grad_{name}", nchw(gradient))
 
@@ -85,7 +86,7 @@ def _contrast(first, second, temperature: float, contour, background) -> jax.Arr
 
 @covers("feddg", "dice_*")
 def overlap(case: Case):
-    loss, gradient = jax.value_and_grad(dice_loss)(jnp.asarray(nhwc(case["score"])), jnp.asarray(nhwc(case["target"])))
+    loss, gradient = jax.jit(jax.value_and_grad(dice_loss))(nhwc(case["score"]), nhwc(case["target"]))
     yield case.compare("loss", loss)
     yield case.compare("grad", nchw(gradient))
 
@@ -115,26 +116,31 @@ def steps(case: Case):
     everyone, key = jnp.ones(raw.shape[1]), jax.random.key(0)
     params = pixels.leaves(pixels.start)
     state, found = optimizer.init(params), []
-    for images, altered, label, masks in zip(raw, transformed, labels, case["masks"][:, :, :, 0], strict=True):
 
-        def contrast(first: ForwardPass, second: ForwardPass, masks=jnp.asarray(masks)) -> jax.Array:
+    @jax.jit
+    def step(params, state, images, altered, label, masks):
+        def contrast(first: ForwardPass, second: ForwardPass) -> jax.Array:
             features = first.outputs.features, second.outputs.features, settings["temperature"]
             return sum(_contrast(*features, *pair) for pair in (masks[:2], masks[2:]))
 
-        def weighted(first: ForwardPass, second: ForwardPass, contrast=contrast) -> jax.Array:
+        def weighted(first: ForwardPass, second: ForwardPass) -> jax.Array:
             return settings["gamma"] * contrast(first, second)
 
-        batch, other = (Batch(jnp.asarray(each), jnp.asarray(label), everyone) for each in (images, altered))
+        batch, other = (Batch(inputs, label, everyone) for inputs in (images, altered))
         gradients = []
         for order in ("second", "first"):
-            rule = episodic_gradient(lambda *_, other=other: other.inputs, weighted, order=order, **options)
+            rule = episodic_gradient(lambda *_: other.inputs, weighted, order=order, **options)
             (loss, after), gradient = rule(problem, params, {}, batch, view, key)
             gradients.append(pixels.vector(gradient))
         passes = [problem.forward(*each, view, key) for each in ((params, {}, batch), (after["weights"], {}, other))]
         losses = [*map(_score_dice, passes), contrast(*passes), loss]
         updates, state = optimizer.update(gradient, state, params)
         params = optax.apply_updates(params, updates)
-        found.append((pixels.vector(after["weights"]), *gradients, losses, pixels.vector(params)))
+        return params, state, (pixels.vector(after["weights"]), *gradients, jnp.stack(losses), pixels.vector(params))
+
+    for stored in zip(raw, transformed, labels, case["masks"][:, :, :, 0], strict=True):
+        params, state, values = step(params, state, *stored)
+        found.append(values)
     names = ("fast", "grad_second_order", "grad", "losses", "w")
     for name, values in zip(names, zip(*found, strict=True), strict=True):
         yield case.compare(name, np.stack(values))

@@ -46,7 +46,7 @@ def losses(case: Case):
         def loss(projection, scale, gamma=gamma):
             return jnp.mean(balanced_losses(framed_logits(projection, frame, scale), labels, counts, gamma))
 
-        value, (by_projection, by_scale) = jax.value_and_grad(loss, (0, 1))(projection, scale)
+        value, (by_projection, by_scale) = jax.jit(jax.value_and_grad(loss, (0, 1)))(projection, scale)
         yield case.compare(f"{name}_loss", value)
         yield case.compare(f"{name}_grad_scale", by_scale)
         if has_direction.all():

@@ -30,7 +30,7 @@ def losses(case: Case):
         def loss(logits, factor=factor):
             return entropy(logits) + settings["beta"] * factor * term(logits)
 
-        value, gradient = jax.value_and_grad(loss)(logits)
+        value, gradient = jax.jit(jax.value_and_grad(loss))(logits)
         yield case.compare(f"{name}_ntd", factor * term(logits), 1e-12, scale=scale)
         yield case.compare(f"{name}_loss", value)
         yield case.compare(f"{name}_grad_logits", gradient)

@@ -121,14 +121,14 @@ def debiased_classifier(case: Case):
         return debiased_cross_entropy(few_shot, **options)(forward)
 
     logits, labels = jnp.asarray(case["logits"]), jnp.asarray(case["y"])
-    value, gradient = jax.value_and_grad(loss)(logits, labels)
+    value, gradient = jax.jit(jax.value_and_grad(loss))(logits, labels)
     heads = (jnp.asarray(head_weight(model["params"], num_classes)) for model in (local, start))
     yield case.compare("lam", DIVERGENCES["row_l2_mean"](jnp.subtract(*heads)))
     yield case.compare("loss", value)
     yield case.compare("grad_logits", gradient)
     yield case.compare("loss_batch_normalised", loss(logits, labels, normalise="batch"))
     # One example of each class, that the head knows nothing about, costs its class weight times log C.
-    one = jax.vmap(lambda label: loss(jnp.zeros((1, num_classes)), label[None], normalise="batch"))
+    one = jax.jit(jax.vmap(lambda label: loss(jnp.zeros((1, num_classes)), label[None], normalise="batch")))
     yield case.compare("class_weights", one(jnp.arange(num_classes)) / np.log(num_classes))
 
 

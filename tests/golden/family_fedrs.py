@@ -27,11 +27,12 @@ def losses(case: Case):
     for scaling, name, logit_name in (("share", "official", "code"), ("missing", "paper", "paper")):
         scale = restriction(counts, alpha, scaling)
         yield case.compare("scale_code" if scaling == "share" else "scale_paper", scale)
-        value, gradients = jax.value_and_grad(lambda f, w, s=scale: loss(f @ w.T, s), (0, 1))(features, weight)
+        both = jax.jit(jax.value_and_grad(lambda f, w, s=scale: loss(f @ w.T, s), (0, 1)))
+        value, gradients = both(features, weight)
         yield case.compare(f"{name}_loss", value)
         yield case.compare(f"{name}_grad_features", gradients[0])
         yield case.compare(f"{name}_grad_weight", gradients[1])
-        yield case.compare(f"{logit_name}_grad_logits", jax.grad(loss)(features @ weight.T, scale))
+        yield case.compare(f"{logit_name}_grad_logits", jax.jit(jax.grad(loss))(features @ weight.T, scale))
     yield case.compare("official_logits", restriction(counts, alpha, "share") * (features @ weight.T))
 
 
