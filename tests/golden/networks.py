@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -151,8 +150,3 @@ def training_settings(case: Case) -> dict:
     if settings.get("local_epochs") is not None:
         read["epochs"] = settings["local_epochs"]
     return read | {"learning_rate": settings["lr"], "batch_size": case["Y"].shape[-1], "shuffle": False}
-
-
-def stack(trees: Sequence[Params]) -> Params:
-    """The trees one behind the other, leaves [trees, ...]."""
-    return jax.tree.map(lambda *x: jnp.stack(x), *trees)
