@@ -9,11 +9,17 @@ from collections.abc import Callable, Mapping
 from fedjax_het.algorithm import Aggregator
 from fedjax_het.server.aggregators._collaboration import collaborative_heads
 from fedjax_het.server.aggregators._conflict import dominant_correction, harmonized_mean
-from fedjax_het.server.aggregators._extrapolation import Displaced, displaced_mean, extrapolated_mean, mean_of_last_two
+from fedjax_het.server.aggregators._extrapolation import (
+    Displaced,
+    averaged_model,
+    displaced_mean,
+    extrapolated_mean,
+    mean_of_last_two,
+    with_model_average,
+)
 from fedjax_het.server.aggregators._gram_space import GramEdit, gram_space_mean
 from fedjax_het.server.aggregators._hierarchical import hierarchical_mean
 from fedjax_het.server.aggregators._mean import masked_mean, mean, normalized_mean, sum_of_models
-from fedjax_het.server.aggregators._model_average import averaged_model, with_model_average
 from fedjax_het.server.aggregators._principal import principal_directions
 from fedjax_het.server.aggregators._robust_centres import centred_clipping, geometric_median
 from fedjax_het.server.aggregators._robust_coordinates import coordinate_median, mean_around_median, trimmed_mean
