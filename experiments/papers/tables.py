@@ -54,7 +54,7 @@ def to_markdown(
 def _describe_data(runs: Runs) -> str:
     """Describe the examples that the runs of each column are trained on and measured on."""
     groups = [group.partition("/")[0] for each in runs.values() for group in data_usage.groups_of(each.final)]
-    known = [(column, "", each.partition) for (_, column), each in runs.items() if each.partition]
+    known = [(column, "", each.partition) for (_, column), each in runs.items()]
     return data_usage.describe_runs(known, list(dict.fromkeys(groups)))
 
 

@@ -17,7 +17,6 @@ from fedjax_het.cli.configuration import calls, privacy
 from fedjax_het.cli.configuration.settings import OPTIONAL_TABLES, SCHEDULE, TABLES, UPLINK
 from fedjax_het.cli.distributed.collectives import SINGLE, Processes
 from fedjax_het.cli.distributed.layouts import read_layout
-from fedjax_het.cli.runs import data_usage, records
 from fedjax_het.cli.runs.run_directory import describe_differences
 from fedjax_het.cli.runs.setting_text import parse_names, parse_size
 from fedjax_het.client.objectives import with_task_loss
@@ -218,9 +217,6 @@ def describe_resolved(
         "seconds_a_round": {str(timing.candidate): timing.seconds for timing in choice.timings} if choice else {},
         "conv": choice.conv if choice and choice.conv else parts.conv,
         "devices": _describe_devices(),
-        "data_usage": data_usage.describe_run(
-            records.describe_partition(simulation.federation), simulation.has_personal, settings["personal_on_test"]
-        ),
     }
     record |= privacy.describe_noise(settings)
     return record | dict(parts.resolved) | simulation.offload._asdict() | {"beside": list(names)}

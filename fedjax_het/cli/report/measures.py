@@ -118,6 +118,6 @@ def make_table(
 
 def _describe_data(rows: Sequence[Row]) -> str:
     """Describe the examples that each row is trained on and measured on."""
-    runs = [(row.label, left_out(run), run.partition) for row in rows for run in row.runs if run.partition]
+    runs = [(row.label, left_out(run), run.partition) for row in rows for run in row.runs]
     groups = [group.partition("/")[0] for group in data_usage.groups_of(figure_names(rows))]
     return data_usage.describe_runs(runs, list(dict.fromkeys(groups)))

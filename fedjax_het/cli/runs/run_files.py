@@ -17,7 +17,7 @@ RESOLVED = "resolved.json"  # the values that "auto" was resolved to
 KEYS = {
     "config.json": ("algorithm", "model", "data", "rounds", "seed", "num_seeds"),
     RESOLVED: ("layout", "devices"),
-    "partition.json": ("fingerprint", "clients"),
+    "partition.json": ("fingerprint", "clients", "test", "unseen", "fractions"),
     "summary.json": ("final", "facts", "versions", "rounds"),
     METRICS: ("round", "seed", "seconds"),
     DIAGNOSTICS: ("round", "seed", "cohort"),

@@ -27,7 +27,7 @@ from rich.table import Column, Table
 
 from fedjax_het.cli.configuration import privacy
 from fedjax_het.cli.configuration.privacy import FIGURE
-from fedjax_het.cli.runs import data_usage
+from fedjax_het.cli.runs import data_usage, records
 from fedjax_het.engine import METRICS, RunCost, Simulation
 from fedjax_het.engine.parallel.compilation import COMPILATION_LOG
 
@@ -41,7 +41,9 @@ def describe_costs(
 ) -> str:
     """Describe a run before it begins: its parts, the examples that it is measured on, and its costs."""
     facts, federation = simulation.cost, simulation.federation
-    usage = dict(resolved["data_usage"])
+    partition = records.describe_partition(federation)
+    groups = data_usage.measured_groups(partition, simulation.has_personal, settings["personal_on_test"])
+    usage = data_usage.describe_groups(partition, groups)
     if "personal_test/" in usage and federation.test is not None:
         predictions = f"{facts.num_clients:,} x {int(federation.test.count):,} predictions per evaluation"
         usage["personal_test/"] += f" ({predictions}; personal_on_test=False does without)"

@@ -63,7 +63,7 @@ def write_run(
         {"client": name, "is_newcomer": False, "train": 9, "valid": 0, "test": 4, "classes": {"cat": i, "dog": 9 - i}}
         for i, name in enumerate(CLIENTS)
     ]
-    write_json(folder / "partition.json", {"fingerprint": "f1", "clients": described})
+    write_json(folder / "partition.json", make_partition(described))
     if is_finished:
         write_client_csv(folder / "per_client.csv", clients or dict.fromkeys(CLIENTS, finals))
         versions = {"python": "3.11", "jax": "0.10.2"}
@@ -72,6 +72,12 @@ def write_run(
             {"final": {}, "rounds": 10, "facts": FACTS, "versions": versions, "dropped_uploads": [0]},
         )
     return folder
+
+
+def make_partition(clients: Sequence[Mapping]) -> dict:
+    """The record of partition.json, of data whose own splits are held out."""
+    fractions = dict.fromkeys(("test", "client_test", "client_valid"))
+    return {"fingerprint": "f1", "clients": clients, "test": 4, "unseen": {}, "fractions": fractions}
 
 
 def metric_line(round: int, seed: int, final: float, valid: Mapping[int, float] | None = None) -> dict:

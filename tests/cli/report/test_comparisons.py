@@ -92,7 +92,7 @@ def test_clients_are_paired_only_if_both_runs_have_the_same_data(tmp_path):
     ]
     assert [(each.column, each.test.num_pairs) for each in found] == [("clients", 8)]
     assert found[0].test.p == pytest.approx(2 / 2**8) and found[0].test.difference == pytest.approx(0.1)
-    sample_runs.write_json(runs[1] / "partition.json", {"fingerprint": "f2", "clients": []})
+    sample_runs.write_json(runs[1] / "partition.json", sample_runs.make_partition([]) | {"fingerprint": "f2"})
     assert not [
         each
         for each in comparisons.compare_with_baseline(rows.make_rows(list(map(read_run, runs))))

@@ -12,13 +12,11 @@ import pytest
 
 from fedjax_het import engine
 from fedjax_het.cli import train
-from fedjax_het.cli.configuration import build
 from fedjax_het.cli.report import contents
 from fedjax_het.cli.runs import data_usage, records
 from fedjax_het.cli.runs.results import RunResults
 from fedjax_het.cli.runs.tables import LabeledRun, result_tables
 from fedjax_het.data import assemble, by_domain, federate, iid, toy
-from fedjax_het.errors import InputError
 
 CONFIG = """
 def get_config():
@@ -49,7 +47,8 @@ def dataset(own_test=False, own_valid=False):
 
 
 def rows(federation, has_personal=False, on_test=False):
-    return data_usage.describe_run(records.describe_partition(federation), has_personal, on_test)
+    partition = records.describe_partition(federation)
+    return data_usage.describe_groups(partition, data_usage.measured_groups(partition, has_personal, on_test))
 
 
 # ---- sentences -------------------------------------------------------------------------------------------------------
@@ -87,21 +86,6 @@ def test_published_splits_of_clients_are_described_as_such():
     assert local["valid/"].endswith("18 in all, the data set's own validation split")
 
 
-def test_own_models_that_nothing_measures_are_named():
-    unmeasured = rows(federate(dataset(), iid(), 4), has_personal=True)
-    assert unmeasured["personal/"] == unmeasured["clients/"] == data_usage.NOT_MEASURED
-    by_validation = rows(federate(dataset(), iid(), 4, valid_fraction=0.25), has_personal=True)
-    assert "personal/" not in by_validation and "personal_valid/" in by_validation
-
-
-def test_a_partition_of_an_older_version_is_described_without_fractions():
-    partition = records.describe_partition(federate(dataset(), iid(), 3, client_test_fraction=0.2))
-    old = {key: partition[key] for key in ("fingerprint", "clients")}
-    said = data_usage.describe_groups(old, ["test", "clients", "unseen/sketch"])
-    assert said["test/"] == "the server's model on the common test set"
-    assert said["clients/"].endswith("in all") and said["unseen/sketch/"].endswith("a domain that no client has")
-
-
 def test_descriptions_of_several_runs_name_those_that_differ():
     one, other = (records.describe_partition(federate(dataset(own_test=True), iid(), 3, **each)) for each in ({}, SOME))
     same = data_usage.describe_runs([("a", "", one), ("b", "", one)], ["test"])
@@ -111,20 +95,15 @@ def test_descriptions_of_several_runs_name_those_that_differ():
     )
     by_label = data_usage.describe_runs([("a", "", one), ("b", "", other), ("c", "", one)], ["test"])
     assert by_label.startswith("a, c: trained on 78 examples") and " b: trained on 39 examples" in by_label
-    runs = [("a", "p", one), ("b", "p", one), ("a", "q", other)]
-    assert (
-        data_usage.describe_runs(runs, []).startswith("without p: trained") and data_usage.describe_runs([], []) == ""
-    )
-    crossed = data_usage.describe_runs([("a", "p", one), ("b", "p", other), ("a", "q", other)], [])
-    assert "a without p: " in crossed and "b without p, a without q: " in crossed
+    assert data_usage.describe_runs([("a", "", None)], []) == ""
     by_domain_left_out = [
         ("a", left_out, records.describe_partition(federate(dataset(), by_domain(), 2, unseen_domains=left_out)))
         for left_out in ("art", "photo")
     ]
     assert data_usage.describe_runs(by_domain_left_out, ["unseen"]) == (
-        "without art: trained on 48 examples of 2 clients (24 each), none of theirs held out; measured on art, a "
-        "domain that no client has: 30 examples. without photo: trained on 48 examples of 2 clients (24 each), none of "
-        "theirs held out; measured on photo, a domain that no client has: 30 examples."
+        "a without art: trained on 48 examples of 2 clients (24 each), none of theirs held out; measured on art, a "
+        "domain that no client has: 30 examples. a without photo: trained on 48 examples of 2 clients (24 each), none "
+        "of theirs held out; measured on photo, a domain that no client has: 30 examples."
     )
 
 
@@ -182,12 +161,6 @@ def test_the_header_and_a_complete_run_describe_training_and_measured_examples_o
 def test_config_json_holds_the_resolved_values_of_auto(finished):
     config, partition = read(finished[0] / "config.json"), read(finished[0] / "partition.json")
     assert config["data"]["client_test_fraction"] == 0.0 and config["personal_on_test"] is True
-    assert read(finished[0] / "resolved.json")["data_usage"] == {
-        "trains on": "48 examples of 3 clients (16 each), none of theirs held out",
-        "test/": "the server's model on 12 examples, the data set's own test split",
-        "personal_test/": "each client's own model on 12 examples, the data set's own test split",
-        "clients/": data_usage.NOT_MEASURED,
-    }
     assert (partition["test"], partition["unseen"]) == (12, {})
     assert partition["fractions"] == {"test": None, "client_test": 0.0, "client_valid": 0.0}
 
@@ -234,36 +207,3 @@ def test_a_complete_run_of_another_fraction_does_not_match_auto(finished, comman
     (other / "partition.json").write_text(json.dumps(partition))
     assert train.main([*command, f"--workdir={other}"]) == 2
     assert "config.data.client_test_fraction: 0.2 / 0.0" in capsys.readouterr().err
-
-
-# ---- directories of older versions, whose default was a fifth whatever the data set has ------------------------------
-def write_older_run(finished, folder, **data):
-    """A run that has begun, as an older version wrote it."""
-    folder.mkdir()
-    config = read(finished[0] / "config.json")
-    config |= {"personal_on_test": False, "data": config["data"] | {"client_test_fraction": 0.2} | data}
-    (folder / "config.json").write_text(json.dumps(config))
-    return folder
-
-
-def test_an_older_run_resumes_only_if_auto_has_its_old_value(finished, command, tmp_path, capsys, monkeypatch):
-    seen = []
-
-    def simulation(parts, runs, folder):
-        (settings,) = runs
-        seen.append((settings["data"]["client_test_fraction"], settings["personal_on_test"]))
-        raise InputError("far enough")
-
-    monkeypatch.setattr(build, "build_simulation", simulation)
-    begun = write_older_run(finished, tmp_path / "split")
-    again = [*command, f"--workdir={begun}"]
-    assert train.main(again) == 2 and not seen
-    said = capsys.readouterr()
-    assert "config.data.client_test_fraction: 0.2 / 0.0" in said.err and "compiling" not in said.out
-    asked = ["--config.data.client_test_fraction=0.2"]
-    assert train.main([*again, *asked]) == 2 and seen.pop() == (0.2, False)
-    path = tmp_path / "no_split.npz"
-    np.savez(path, **dict(zip(KINDS, images(60), strict=True)))
-    begun = write_older_run(finished, tmp_path / "no_split", path=str(path), test_fraction=0.0)
-    arguments = [command[0], f"--config.data.path={path}", "--config.data.test_fraction=0", f"--workdir={begun}"]
-    assert train.main(arguments) == 2 and seen.pop() == (0.2, False)

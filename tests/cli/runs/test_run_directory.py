@@ -8,6 +8,7 @@ import pytest
 from fedjax_het.cli.runs import json_files
 from fedjax_het.cli.runs.run_directory import RunDirectory, describe_differences
 from fedjax_het.errors import InputError
+from tests.cli.report import sample_runs
 
 EVERY = {"evaluate_every": 1, "checkpoint_every": 1, "diagnostics": "", "seed": 0, "num_seeds": 1}
 TABLES = {"algorithm": {"name": "fedavg"}, "data": {"name": "digits"}}
@@ -103,8 +104,7 @@ def test_values_of_auto_are_compared_as_far_as_the_directory_records_them(direct
     resolved = SETTINGS | {"data": {"client_test_fraction": 0.2}, "personal_on_test": False}
     directory.write("config.json", resolved)
     open_settings = SETTINGS | {"data": {"client_test_fraction": "auto"}, "personal_on_test": "auto"}
-    directory.check(open_settings)  # an older directory, whose partition does not tell
-    partition = {"fingerprint": "abc", "clients": []}
+    partition = sample_runs.make_partition([])
     directory.write("partition.json", partition | {"fractions": {"test": 0.0, "client_test": 0.2}})
     directory.check(open_settings)
     common_or_own = ({"test": None, "client_test": 0.2}, {"test": 0.2, "client_test": 0.2})
@@ -134,7 +134,7 @@ def test_an_unreadable_file_is_named_in_the_error(directory):
 
 def test_other_data_are_refused(directory):
     directory.check_partition("abc")
-    directory.write("partition.json", {"fingerprint": "abc", "clients": []})
+    directory.write("partition.json", sample_runs.make_partition([]) | {"fingerprint": "abc"})
     directory.check_partition("abc")
     with pytest.raises(InputError, match="other data: fingerprint abc there, def here"):
         directory.check_partition("def")

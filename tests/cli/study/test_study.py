@@ -15,6 +15,7 @@ from fedjax_het.cli.study import comparison, search, selection, trials
 from fedjax_het.cli.study.comparison import Interval, Row
 from fedjax_het.cli.sweep.grid import GridResult
 from fedjax_het.errors import InputError
+from tests.cli.report import sample_runs
 from tests.cli.runs.test_results import SUMMARY
 
 SMALL = [
@@ -196,7 +197,7 @@ def test_a_method_of_which_no_trial_finishes_or_has_a_finite_rating_is_a_row_tha
         (directory / "summary.json").write_text(json.dumps({**SUMMARY, "final": final, "facts": facts}))
         client = {"client": "one", "is_newcomer": False, "train": 75, "valid": 100, "test": 0}
         clients = [{**client, "classes": {"a": 40, "b": 35}}]
-        (directory / "partition.json").write_text(json.dumps({"fingerprint": "0", "clients": clients}))
+        (directory / "partition.json").write_text(json.dumps(sample_runs.make_partition(clients)))
         return GridResult(None, directory, "done", 0.0)
 
     def train(self, some, folder, extra):

@@ -8,6 +8,7 @@ import pytest
 from experiments.papers import figures, measures
 from fedjax_het.cli.runs import diagnostics_log
 from fedjax_het.cli.runs.results import RunResults
+from tests.cli.report import sample_runs
 
 STEPS = np.linspace(-1, 1, 11)
 DISTANCE = np.hypot(STEPS[:, None], STEPS)
@@ -18,7 +19,7 @@ def write_run(folder, surfaces, is_present=(True, True)):
     (folder / diagnostics_log.FOLDER).mkdir(parents=True)
     counts = {"train": 1, "valid": 0, "test": 1, "classes": {"cat": 1}}
     clients = [{"client": name, "is_newcomer": False, **counts} for name in ("a", "b")]
-    (folder / "partition.json").write_text(json.dumps({"fingerprint": "f", "clients": clients}))
+    (folder / "partition.json").write_text(json.dumps(sample_runs.make_partition(clients)))
     images = np.random.default_rng(0).random((2, 2, 12, 10, 3))
     true = np.zeros((2, 2, 12, 10), np.uint8)
     true[:, :, 3:8, 2:7] = 1

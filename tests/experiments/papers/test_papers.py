@@ -16,6 +16,7 @@ from fedjax_het.cli.configuration.settings import TABLES
 from fedjax_het.cli.runs import plots
 from fedjax_het.cli.runs.results import RunResults
 from fedjax_het.errors import InputError
+from tests.cli.report import sample_runs
 from tests.cli.runs.test_results import FIGURE, SUMMARY
 from tests.experiments.papers.test_facts import PAPERS, flat
 
@@ -33,7 +34,7 @@ def write_partition(folder, classes):
     """Write a partition of clients with these numbers of training examples by class."""
     counts = {"is_newcomer": False, "train": 1, "valid": 0, "test": 1}
     clients = [{"client": f"client {i}", **counts, "classes": each} for i, each in enumerate(classes)]
-    (folder / "partition.json").write_text(json.dumps({"fingerprint": "f", "clients": clients}))
+    (folder / "partition.json").write_text(json.dumps(sample_runs.make_partition(clients)))
 
 
 @pytest.mark.extended
