@@ -25,6 +25,7 @@ _FAIRNESS = {
     "deviation": "std",
     "Gini": "gini",
 }
+_SPLITS = {"training": "train", "validation": "valid", "test": "test"}
 _FAIRNESS_NOTE = "Over clients, in per cent, then mean ± deviation over seeds. Gini: 0 = all clients have the same."
 _SCORES_CAPTION = (
     "After the last round: the mean over seeds, and a bar from the lowest to the highest. Clients without test "
@@ -49,25 +50,19 @@ def make_fairness_tables(rows: Sequence[Row], score: str) -> list[Table]:
     """Tabulate the distribution of scores over clients after the last round: one table per kind of model."""
     tables = []
     for kind, model in KINDS.items():
-        body = []
-        for row in rows:
-            statistics = [_read_last(row, f"{kind}/{score}_{statistic}") for statistic in _FAIRNESS.values()]
-            if any(statistics):
-                body.append((row.label, [Value.of(each) if each else None for each in statistics]))
-        if body:
-            title = f"Fairness over clients: {model}"
-            tables.append(Table(f"fairness_{kind}", title, list(_FAIRNESS), body, _FORMATS, _FAIRNESS_NOTE))
-    return tables
+        columns = {}
+        for column, statistic in _FAIRNESS.items():
+            seeds = [_read_last(row, f"{kind}/{score}_{statistic}") for row in rows]
+            columns[column] = [Value.of(values) if values else None for values in seeds]
+        title, labels = f"Fairness over clients: {model}", [row.label for row in rows]
+        tables.append(Table.of_columns(f"fairness_{kind}", title, labels, columns, _FORMATS, _FAIRNESS_NOTE))
+    return [table for table in tables if table.columns]
 
 
 def _read_last(row: Row, name: str) -> list[float]:
     """Return the values after the last round of every run and seed."""
-    return [
-        float("nan") if line[name] is None else line[name]
-        for run in row.runs
-        for line in run.lines
-        if line["round"] == run.done and name in line
-    ]
+    last = [line for run in row.runs for line in run.lines if line["round"] == run.done and name in line]
+    return [float("nan") if line[name] is None else line[name] for line in last]
 
 
 def make_scores_figure(rows: Sequence[Row], score: str, title: str) -> Figure | None:
@@ -78,29 +73,22 @@ def make_scores_figure(rows: Sequence[Row], score: str, title: str) -> Figure | 
         score: "accuracy" or "dice".
         title: of the score.
     """
-    views = {"by client": [], "sorted": []}
+    by_client, in_order = View("by client", []), View("sorted", [])
     for kind, model in KINDS.items():
-        scores = [(row, clients) for row in rows if (clients := client_scores(row.runs, kind, score))]
-        if not scores:
-            continue
-        points = [
-            mean_points(row.label, row.number, {name: list(seeds.values()) for name, seeds in clients.items()})
-            for row, clients in scores
-        ]
-        names = list(dict.fromkeys(name for _, clients in scores for name in clients))
-        views["by client"].append(Panel(model, "client", title, points, y_range=(0, 1), x_names=names, is_wide=True))
-        lines = [_sort(row, clients) for row, clients in scores]
-        views["sorted"].append(Panel(model, "share of clients", title, lines, y_range=(0, 1), is_wide=True))
-    if not views["by client"]:
-        return None
+        points, lines, names = [], [], {}
+        for row in rows:
+            if clients := client_scores(row.runs, kind, score):
+                scores = {name: list(seeds.values()) for name, seeds in clients.items()}
+                means = sorted(float(np.mean(values)) for values in scores.values())
+                shares = [(i + 0.5) / len(means) for i in range(len(means))]
+                points.append(mean_points(row.label, row.number, scores))
+                lines.append(Curve(row.label, row.number, shares, means))
+                names |= scores
+        if points:
+            by_client.panels.append(Panel(model, "client", title, points, (0, 1), x_names=list(names), is_wide=True))
+            in_order.panels.append(Panel(model, "share of clients", title, lines, (0, 1), is_wide=True))
     title = f"{title.capitalize()} per client"
-    return Figure("clients", title, _SCORES_CAPTION, [View(*each) for each in views.items()])
-
-
-def _sort(row: Row, clients: dict[str, dict[int, float]]) -> Curve:
-    means = sorted(float(np.mean(list(seeds.values()))) for seeds in clients.values())
-    shares = [(i + 0.5) / len(means) for i in range(len(means))]
-    return Curve(row.label, row.number, shares, means)
+    return Figure("clients", title, _SCORES_CAPTION, [by_client, in_order]) if by_client.panels else None
 
 
 def make_partition_figure(rows: Sequence[Row], unit: str) -> Figure | None:
@@ -110,23 +98,17 @@ def make_partition_figure(rows: Sequence[Row], unit: str) -> Figure | None:
         rows: the rows of one data set.
         unit: "examples", or "pixels" of masks.
     """
-    labels: dict[str, dict[str, None]] = {}
-    partitions = {}
+    partitions: dict[str, tuple[Json, dict[str, None]]] = {}
     for row in rows:
-        for run in row.runs:
-            if run.partition:
-                partitions[run.partition["fingerprint"]] = run.partition
-                labels.setdefault(run.partition["fingerprint"], {})[row.label] = None
-    if not partitions:
-        return None
-    views = {unit: [], "shares": []}
-    for fingerprint, partition in partitions.items():
-        title = "all runs" if len(partitions) == 1 else ", ".join(labels[fingerprint])
-        for name, panels in views.items():
-            is_share = name == "shares"
-            heat = partition_heat(partition["clients"], "share" if is_share else unit, is_share)
-            panels.append(Panel(title, "client", "class", [heat], is_wide=True, rows=tuple(labels[fingerprint])))
-    return Figure("partition", "Classes by client", _PARTITION_CAPTION, [View(*each) for each in views.items()])
+        for partition in (run.partition for run in row.runs if run.partition):
+            partitions.setdefault(partition["fingerprint"], (partition, {}))[1][row.label] = None
+    views = [View(unit, []), View("shares", [])]
+    for partition, labels in partitions.values():
+        title = "all runs" if len(partitions) == 1 else ", ".join(labels)
+        for view, color_title, is_share in zip(views, (unit, "share"), (False, True), strict=True):
+            heat = partition_heat(partition["clients"], color_title, is_share)
+            view.panels.append(Panel(title, "client", "class", [heat], is_wide=True, rows=tuple(labels)))
+    return Figure("partition", "Classes by client", _PARTITION_CAPTION, views) if partitions else None
 
 
 # ---- one client, and predictions -------------------------------------------------------------------------------------
@@ -140,18 +122,12 @@ def make_client_parts(rows: Sequence[Row], name: str, score: str, has_confusion:
     """Make the table of a client's examples and the figures of its scores and predictions; [] if no row has it."""
     if not (found := find_client(rows, name)):
         return []
-    classes = list(found[0][1]["classes"])
-    body = []
-    for row, client in found:
-        counts = [
-            client["train"],
-            client["valid"],
-            client["test"],
-            *(client["classes"].get(each, 0) for each in classes),
-        ]
-        body.append((row.label, [f"{count:,}" for count in counts]))
-    columns = ["training", "validation", "test", *map(str, classes)]
-    parts: list[Table | Figure] = [Table("client_data", f"Examples of {name}", columns, body, note=_EXAMPLES_NOTE)]
+    clients, labels = [client for _, client in found], [row.label for row, _ in found]
+    counts = {title: [client[split] for client in clients] for title, split in _SPLITS.items()}
+    counts |= {str(name): [client["classes"].get(name, 0) for client in clients] for name in clients[0]["classes"]}
+    columns = {title: [f"{count:,}" for count in values] for title, values in counts.items()}
+    title = f"Examples of {name}"
+    parts: list[Table | Figure] = [Table.of_columns("client_data", title, labels, columns, note=_EXAMPLES_NOTE)]
     panels = []
     for kind, model in KINDS.items():
         column = score if kind == "clients" else f"{kind}_{score}"

@@ -2,14 +2,11 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
-import numpy as np
-
 from fedjax_het.cli.report.rows import Row, figure_names
 from fedjax_het.cli.runs.results import RunResults
 from fedjax_het.cli.runs.run_files import Json
 from fedjax_het.cli.runs.tables import ColumnFormat, Table, Value, score_title
 
-EPSILON = "epsilon"
 _UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 _NOTE = (
     "Seconds: of the whole run with all its seeds, evaluation included, compilation not. Seconds per round: from the "
@@ -66,12 +63,13 @@ def _seconds_per_round(run: RunResults, line: Json) -> float:
     return (line["seconds"] - seconds) / (line["round"] - rounds)
 
 
-# ---- columns ---------------------------------------------------------------------------------------------------------
+# ---- tables ----------------------------------------------------------------------------------------------------------
+_Line = tuple[RunResults, Json]  # of one seed
 _Column = tuple[ColumnFormat, Callable[[RunResults, Json], float | None]]
 
 
-def _fact(name: str, form: ColumnFormat) -> _Column:
-    return form, lambda run, line: run.summary["facts"][name] if run.summary else None
+def _read_fact(name: str) -> Callable[[RunResults, Json], float | None]:
+    return lambda run, line: run.summary["facts"][name] if run.summary else None
 
 
 _BYTES, _SECONDS = ColumnFormat(format_bytes, min), ColumnFormat(format_seconds, min)
@@ -79,19 +77,16 @@ _COUNT, _UNRANKED = ColumnFormat(lambda value: f"{value:,.0f}"), ColumnFormat(fo
 _DIGITS = ColumnFormat(lambda value: f"{value:.3g}", min)
 _OF_RUN: Mapping[str, _Column] = {
     "rounds": (_COUNT, lambda run, line: line["round"]),
-    "parameters": _fact("num_parameters", _COUNT),
+    "parameters": (_COUNT, _read_fact("num_parameters")),
     "seconds": (_UNRANKED, lambda run, line: line["seconds"]),
     "seconds per round": (_SECONDS, _seconds_per_round),
-    "compilation": _fact("compile_seconds", _UNRANKED),
-    "memory held": (
-        _BYTES,
-        lambda run, line: sum(run.summary["facts"]["held_bytes"].values()) if run.summary else None,
-    ),
-    "peak memory": _fact("peak_bytes", _BYTES),
-    "down per client": _fact("bytes_down", _BYTES),
-    "up per client": _fact("bytes_up", _BYTES),
+    "compilation": (_UNRANKED, _read_fact("compile_seconds")),
+    "memory held": (_BYTES, lambda run, _: sum(run.summary["facts"]["held_bytes"].values()) if run.summary else None),
+    "peak memory": (_BYTES, _read_fact("peak_bytes")),
+    "down per client": (_BYTES, _read_fact("bytes_down")),
+    "up per client": (_BYTES, _read_fact("bytes_up")),
     "traffic": (ColumnFormat(format_bytes), lambda run, line: count_traffic(line)),
-    EPSILON: (_DIGITS, lambda run, line: line.get("privacy/epsilon")),
+    "epsilon": (_DIGITS, lambda run, line: line.get("privacy/epsilon")),
     "dropped uploads": (_COUNT, lambda run, line: sum(run.summary["dropped_uploads"]) if run.summary else None),
 }
 _OF_TARGET: Mapping[str, _Column] = {
@@ -103,30 +98,22 @@ _OF_TARGET: Mapping[str, _Column] = {
 }
 
 
-def _add_columns(
-    table: Table,
-    lines: Sequence[Sequence[tuple[RunResults, Json]]],
-    columns: Mapping[str, _Column],
-    summarize: Callable[[list[float]], Value],
-) -> Table:
-    """Add columns that summarize the lines of each row to a table, without those that no line has."""
-    rows, formats = [[*values] for _, values in table.rows], {}
-    for name, (form, read) in columns.items():
-        known = [[value for each in own if (value := read(*each)) is not None] for own in lines]
-        if any(known):
-            formats[name] = form
-            for row, values in zip(rows, known, strict=True):
-                row.append(summarize(values) if values else None)
-    body = [(label, row) for (label, _), row in zip(table.rows, rows, strict=True)]
-    return table._replace(columns=[*table.columns, *formats], rows=body, formats=formats)
+def _read_columns(columns: Mapping[str, _Column], lines: Sequence[Sequence[_Line]]) -> dict[str, list[Value | None]]:
+    """Return {column: the value of each row over its lines}."""
+    read = {name: [[column(*line) for line in own] for own in lines] for name, (_, column) in columns.items()}
+    known = {name: [[x for x in own if x is not None] for own in values] for name, values in read.items()}
+    return {name: [Value.of(own) if own else None for own in values] for name, values in known.items() if any(values)}
 
 
-# ---- tables ----------------------------------------------------------------------------------------------------------
 def make_table(rows: Sequence[Row]) -> Table:
     """Tabulate the means over the runs of each row."""
     lines = [[(run, line) for run in row.runs for line in run.lines if line["round"] == run.done] for row in rows]
-    table = Table("costs", "Time, memory, traffic", [], [(row.label, []) for row in rows], note=_NOTE)
-    return _add_columns(table, lines, _OF_RUN, lambda values: Value(float(np.mean(values))))
+    columns = {
+        name: [value and Value(value.mean) for value in values]
+        for name, values in _read_columns(_OF_RUN, lines).items()
+    }
+    formats = {name: form for name, (form, _) in _OF_RUN.items()}
+    return Table.of_columns("costs", "Time, memory, traffic", [row.label for row in rows], columns, formats, _NOTE)
 
 
 def make_target_table(rows: Sequence[Row], score: str, target: float) -> Table | None:
@@ -145,15 +132,17 @@ def make_target_table(rows: Sequence[Row], score: str, target: float) -> Table |
     if not measured:
         return None
     figure, where = next(iter(measured.items()))
-    reached = [[each for run in row.runs for each in _first_lines(run, figure, target)] for row in rows]
-    seeds = [sum(len({line["seed"] for line in run.lines}) for run in row.runs) for row in rows]
-    body = [(row.label, [f"{len(own)} of {n}"]) for row, own, n in zip(rows, reached, seeds, strict=True)]
+    lines = [[each for run in row.runs for each in _first_lines(run, figure, target)] for row in rows]
+    counts = [sum(len({line["seed"] for line in run.lines}) for run in row.runs) for row in rows]
+    seeds = [f"{len(own)} of {count}" for own, count in zip(lines, counts, strict=True)]
     name, title = f"target_{100 * target:g}".replace(".", "_"), f"What {100 * target:.4g} % {score_title(score)} took"
     note = _TARGET_NOTE.format(target=100 * target, where=where)
-    return _add_columns(Table(name, title, ["seeds"], body, note=note), reached, _OF_TARGET, Value.of)
+    formats = {name: form for name, (form, _) in _OF_TARGET.items()}
+    columns = {"seeds": seeds, **_read_columns(_OF_TARGET, lines)}
+    return Table.of_columns(name, title, [row.label for row in rows], columns, formats, note)
 
 
-def _first_lines(run: RunResults, figure: str, target: float) -> list[tuple[RunResults, Json]]:
+def _first_lines(run: RunResults, figure: str, target: float) -> list[_Line]:
     """The first line of each seed that reaches the target."""
     first: dict[int, Json] = {}
     for line in run.lines:

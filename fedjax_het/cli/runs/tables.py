@@ -72,6 +72,22 @@ class Table(NamedTuple):
     formats: Mapping[str, ColumnFormat] = MappingProxyType({})  # by column; per cent, the larger the better by default
     note: str = ""
 
+    @classmethod
+    def of_columns(
+        cls,
+        name: str,
+        title: str,
+        labels: Sequence[str],
+        columns: Mapping[str, Sequence[Value | str | None]],
+        formats: Mapping[str, ColumnFormat] = MappingProxyType({}),
+        note: str = "",
+    ) -> "Table":
+        """Make a table from {column: its values}, without columns and rows that have no value."""
+        known = {column: values for column, values in columns.items() if any(value is not None for value in values)}
+        rows = [(label, [values[i] for values in known.values()]) for i, label in enumerate(labels)]
+        rows = [(label, row) for label, row in rows if any(value is not None for value in row)]
+        return cls(name, title, list(known), rows, formats, note)
+
 
 class Cell(NamedTuple):
     text: str
