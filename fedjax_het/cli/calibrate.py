@@ -18,7 +18,8 @@ import numpy as np
 from fedjax_het._internal.keys import make_key
 from fedjax_het.algorithm import shared_variables
 from fedjax_het.cli.configuration.command_line import with_exit_status
-from fedjax_het.cli.export import TrainedModel, load_model, write_model
+from fedjax_het.cli.export import write_model
+from fedjax_het.cli.runs.trained_model import TrainedModel, load_model
 from fedjax_het.client.measures import class_moments
 from fedjax_het.engine import flatten_evaluation, vmapped
 from fedjax_het.engine.evaluation.client_measures import fold_clients

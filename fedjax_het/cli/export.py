@@ -8,95 +8,10 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
 
-import jax
-
-from fedjax_het import engine, tree
-from fedjax_het.cli.configuration import build, settings
 from fedjax_het.cli.configuration.command_line import with_exit_status
-from fedjax_het.cli.runs.run_directory import RunDirectory, run_identity
-from fedjax_het.cli.runs.run_files import RESOLVED
-from fedjax_het.data import Federation
-from fedjax_het.engine.evaluation.scoring import mean_personal_variables
-from fedjax_het.engine.execution.run_spec import RunSpec
-from fedjax_het.errors import InputError, nearest
-from fedjax_het.models import TORCH_NAMES, Naming, save_state_dict, unnamed_leaves
-from fedjax_het.problem import Problem
-from fedjax_het.types import State, Variables
-
-
-class TrainedModel(NamedTuple):
-    """The server's model of a run, after its last checkpoint."""
-
-    variables: Variables  # as they are tested; personal leaves are the mean over the clients that have trained
-    naming: Naming | None  # the names of the layers in PyTorch, where the model has any
-    rounds: int
-    problem: Problem
-    federation: Federation
-
-
-def load_model(workdir: Path, seed: int | None = None, *, for_pytorch: bool = True) -> TrainedModel:
-    """Load the model of a run directory from its last checkpoint.
-
-    Args:
-        workdir: the run directory.
-        seed: one of the run's seeds; the first if None.
-        for_pytorch: whether the model has to have names in PyTorch.
-
-    Returns:
-        The model.
-
-    Raises:
-        InputError: There is no run, no checkpoint or no such seed, or the model has no names in PyTorch.
-    """
-    directory = RunDirectory(workdir)
-    config = directory.read("config.json")
-    if config is None:
-        raise InputError(f"--workdir: '{workdir}' holds no run. Name the directory that training printed.")
-    run_settings, _ = settings.complete_settings(config)
-    name = run_settings["model"]["name"]
-    if for_pytorch and name not in TORCH_NAMES:
-        known = nearest(name, TORCH_NAMES)
-        raise InputError(f"--workdir: the run's model '{name}' has no counterpart in PyTorch. {known}")
-    seeds = range(run_settings["seed"], run_settings["seed"] + run_settings["num_seeds"])
-    if seed is not None and seed not in seeds:
-        raise InputError(f"--seed: the run has the seeds {', '.join(map(str, seeds))}, not {seed}.")
-    state, rounds, problem, parts = restore_last(directory, run_settings)
-    one = jax.tree.map(lambda x: x[0 if seed is None else seeds.index(seed)], state)
-    mean = mean_personal_variables(one.clients, len(one.clients.rounds))
-    variables = tree.merge(problem.evaluated(one.server), mean)
-    return TrainedModel(variables, TORCH_NAMES.get(name), rounds, problem, parts.federation)
-
-
-def restore_last(directory: RunDirectory, run_settings: dict[str, Any]) -> tuple[State, int, Problem, build.RunParts]:
-    """Restore the last checkpoint, leaves [num_seeds, ...], without compiling.
-
-    Returns:
-        The state, its number of rounds, the learning problem, and the parts of the run.
-    """
-    if not (directory / "checkpoints").is_dir():
-        raise InputError(f"--workdir: '{directory.path}' holds no checkpoint yet. Train until there is one.")
-    resolved = directory.read(RESOLVED) or {}
-    parts = build.build_parts(run_settings, resolved)
-    federation = parts.federation
-    directory.check_partition(federation.fingerprint)
-    about = {"config": run_identity(run_settings), "partition": federation.fingerprint}
-    checkpoints = engine.Checkpoints(directory / "checkpoints", about, num_clients=federation.num_clients)
-    spec = RunSpec(
-        engine.Sweep(lambda: parts.algorithm),
-        parts.model,
-        federation,
-        parts.participation,
-        run_settings["rounds"],
-        block=1,
-        seeds=(run_settings["seed"],),
-        num_seeds=run_settings["num_seeds"],
-        timing=parts.timing,
-    ).with_events(parts.asynchronous)
-    is_on_device = resolved.get("client_states", "device") == "device"
-    state = spec.restore(checkpoints, is_on_device=is_on_device)
-    return state, checkpoints.latest() or 0, spec.round(engine.vmapped).problem, parts
+from fedjax_het.cli.runs.trained_model import TrainedModel, load_model
+from fedjax_het.models import save_state_dict, unnamed_leaves
 
 
 @with_exit_status()

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedjax_het.cli import calibrate, train
-from fedjax_het.cli.export import load_model
+from fedjax_het.cli.runs.trained_model import load_model
 from fedjax_het.types import Context
 from tests.harness import is_equal
 

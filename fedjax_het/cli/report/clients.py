@@ -173,7 +173,7 @@ def draw_confusion(rows: Sequence[Row], client: str | None = None) -> Figure:
 def _count_confusions(run: RunResults, client: str | None) -> Iterator[np.ndarray]:
     from fedjax_het import predict  # not before they are needed: other reports read no data and run no model
     from fedjax_het.cli.configuration import settings
-    from fedjax_het.cli.export import restore_last
+    from fedjax_het.cli.runs.trained_model import restore_last
 
     complete, _ = settings.complete_settings(run.settings)
     state, _, _, parts = restore_last(RunDirectory(run.directory), complete)

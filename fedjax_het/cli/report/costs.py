@@ -5,9 +5,9 @@ from collections.abc import Callable, Mapping, Sequence
 from fedjax_het.cli.report.rows import Row, figure_names
 from fedjax_het.cli.runs.results import RunResults
 from fedjax_het.cli.runs.run_files import Json
+from fedjax_het.cli.runs.setting_text import format_bytes
 from fedjax_het.cli.runs.tables import ColumnFormat, Table, Value, score_title
 
-_UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 _NOTE = (
     "Seconds: of the whole run with all its seeds, evaluation included, compilation not. Seconds per round: from the "
     "first to the last evaluation, divided by the rounds between. Memory: per device, as counted before the run. Down, "
@@ -28,14 +28,6 @@ _TARGET_NOTE = (
 
 
 # ---- numbers ---------------------------------------------------------------------------------------------------------
-def format_bytes(num_bytes: float) -> str:
-    """Format with three digits: "19.2 kB"."""
-    power = 0
-    while abs(num_bytes) >= 999.5 and power < len(_UNITS) - 1:
-        num_bytes, power = num_bytes / 1000, power + 1
-    return f"{num_bytes:.3g} {_UNITS[power]}"
-
-
 def format_seconds(value: float) -> str:
     """Format with three digits, in milliseconds or seconds; in hours and minutes from ten minutes on."""
     if value < 1:

@@ -30,33 +30,35 @@ def make_figures(rows: Sequence[Row]) -> list[Figure]:
     figures = []
     for name, of_quantities in shapes.items():
         rounds = _select_rounds(sorted(taken[name]))
-        make = _make_landscapes if name == _LANDSCAPE else _make_figures
-        figures += make(find_diagnostic(name), name, of_quantities, rows, rounds)
+        drawn = (
+            _make_landscapes(rows, rounds) if name == _LANDSCAPE else _make_figures(name, of_quantities, rows, rounds)
+        )
+        figures += [figure for figure in drawn if figure.views]
     return figures
 
 
 def _make_figures(
-    diagnostic: Diagnostic, name: str, shapes: Mapping[str, tuple[int, ...]], rows: Sequence[Row], rounds: Sequence[int]
-) -> list[Figure]:
-    figures, caption = [], diagnostic.caption
+    name: str, shapes: Mapping[str, tuple[int, ...]], rows: Sequence[Row], rounds: Sequence[int]
+) -> Iterator[Figure]:
+    diagnostic = find_diagnostic(name)
+    title, caption = diagnostic.title, diagnostic.caption
     quantities = {key: diagnostic.quantities.get(key) or _default_quantity(key, shape) for key, shape in shapes.items()}
     scalars = [(key, None, quantities[key].title) for key, shape in shapes.items() if not shape]
     scalars += [(key, i, part) for key, quantity in quantities.items() for i, part in enumerate(quantity.parts)]
     if scalars:
         panels = [_draw_over_rounds(name, *scalar, rows) for scalar in scalars]
-        figures.append(Figure(name, diagnostic.title, caption + _OVER_SEEDS, [View("", panels)]))
+        yield Figure(name, title, caption + _OVER_SEEDS, [View("", panels)])
     vectors = {key: each for key, each in quantities.items() if len(shapes[key]) == 1 and not each.parts}
     if vectors:
         series = ", ".join(each.title for each in vectors.values() if each.across != "clients") or "client by client"
-        draw = partial(_draw_vectors, name, vectors, rows)
-        title = f"{diagnostic.title}: {series}"
-        figures += _make_by_round(f"{name}_values", title, caption + _OVER_COHORTS, rounds, draw)
+        views = _view_by_round(
+            rounds, lambda round: [_draw_vectors(name, *each, rows, round) for each in vectors.items()]
+        )
+        yield Figure(f"{name}_values", f"{title}: {series}", caption + _OVER_COHORTS, views, len(views) - 1)
     for key, quantity in quantities.items():
         if len(shapes[key]) == 2:
-            draw = partial(_draw_maps, name, key, quantity, rows)
-            title = f"{diagnostic.title}: {quantity.title}"
-            figures += _make_by_round(f"{name}_{key}", title, caption + _MAPS, rounds, draw)
-    return figures
+            views = _view_by_round(rounds, partial(_draw_maps, name, key, quantity, rows))
+            yield Figure(f"{name}_{key}", f"{title}: {quantity.title}", caption + _MAPS, views, len(views) - 1)
 
 
 def _default_quantity(key: str, shape: tuple[int, ...]) -> Quantity:
@@ -67,12 +69,8 @@ def _default_quantity(key: str, shape: tuple[int, ...]) -> Quantity:
     return Quantity(title, unit=title)
 
 
-def _make_by_round(
-    name: str, title: str, caption: str, rounds: Sequence[int], draw: Callable[[int], list[Panel]]
-) -> list[Figure]:
-    """Make a figure with one view per round, of which the last is shown first; none where nothing can be drawn."""
-    views = [View(round_title(round), panels) for round in rounds if (panels := draw(round))]
-    return [Figure(name, title, caption, views, start=len(views) - 1)] if views else []
+def _view_by_round(rounds: Sequence[int], draw: Callable[[int], list[Panel]]) -> list[View]:
+    return [View(round_title(round), panels) for round in rounds if (panels := draw(round))]
 
 
 def _draw_over_rounds(name: str, key: str, index: int | None, title: str, rows: Sequence[Row]) -> Panel:
@@ -87,28 +85,23 @@ def _draw_over_rounds(name: str, key: str, index: int | None, title: str, rows: 
     return Panel(title, "round", title, curves)
 
 
-def _draw_vectors(name: str, quantities: Mapping[str, Quantity], rows: Sequence[Row], round: int) -> list[Panel]:
+def _draw_vectors(name: str, key: str, quantity: Quantity, rows: Sequence[Row], round: int) -> Panel:
     """Draw the vectors of each row: as points where entries are clients, else as curves."""
-    panels = []
-    for key, quantity in quantities.items():
-        marks, is_of_clients, title = [], quantity.across == "clients", quantity.title
-        for row in rows:
-            entries: dict[Any, list[float]] = {}
-            for snapshot in _find_snapshots(row, round, name, key):
-                values = snapshot[name][key]
-                places = (
-                    _present_clients(row, snapshot) if is_of_clients else dict(enumerate(range(1, len(values) + 1)))
-                )
-                for position, place in places.items():
-                    entries.setdefault(place, []).append(values[position])
-            if entries and is_of_clients:
-                marks.append(mean_points(row.label, row.number, entries))
-            elif entries:
-                marks.append(mean_curve(row.label, row.number, list(entries), list(entries.values())))
-        names = sorted({x for each in marks for x in each.x}) if is_of_clients else None
-        x_label, y_range = ("client", None) if is_of_clients else (quantity.across, (0, None))
-        panels.append(Panel(title, x_label, title, marks, y_range, names, is_wide=True))
-    return panels
+    marks, is_of_clients = [], quantity.across == "clients"
+    for row in rows:
+        entries: dict[Any, list[float]] = {}
+        for snapshot in _find_snapshots(row, round, name, key):
+            values, clients = snapshot[name][key], _present_clients(row, snapshot)
+            for i, place in clients.items() if is_of_clients else enumerate(range(1, len(values) + 1)):
+                entries.setdefault(place, []).append(values[i])
+        if entries and is_of_clients:
+            marks.append(mean_points(row.label, row.number, entries))
+        elif entries:
+            marks.append(mean_curve(row.label, row.number, list(entries), list(entries.values())))
+    names = sorted({x for mark in marks for x in mark.x}) if is_of_clients else None
+    y_range = None if is_of_clients else (0, None)
+    x_label = "client" if is_of_clients else quantity.across
+    return Panel(quantity.title, x_label, quantity.title, marks, y_range, names, is_wide=True)
 
 
 def _draw_maps(name: str, key: str, quantity: Quantity, rows: Sequence[Row], round: int) -> list[Panel]:
@@ -127,31 +120,29 @@ def _draw_maps(name: str, key: str, quantity: Quantity, rows: Sequence[Row], rou
     return panels
 
 
-def _make_landscapes(
-    diagnostic: Diagnostic, name: str, shapes: Mapping[str, tuple[int, ...]], rows: Sequence[Row], rounds: Sequence[int]
-) -> list[Figure]:
+def _make_landscapes(rows: Sequence[Row], rounds: Sequence[int]) -> Iterator[Figure]:
     """Draw the loss around the server's model: of the federation by rounds, and of single clients in the last one."""
-    last, caption = rounds[-1], f"{diagnostic.caption} Of the first seed."
+    diagnostic, last = find_diagnostic(_LANDSCAPE), rounds[-1]
+    caption = f"{diagnostic.caption} Of the first seed."
 
     def draw(row: Row, snapshot: Json, losses: list[list[float]]) -> Panel:
-        steps = np.round(snapshot[name]["steps"], 6).tolist()
+        steps = np.round(snapshot[_LANDSCAPE]["steps"], 6).tolist()
         heat = Heat(steps, steps, losses, "level", "loss", is_contour=True)
         return Panel(row.label, "second direction", "first direction", [heat], rows=(row.label,))
 
     def draw_federation(round: int) -> list[Panel]:
-        return [draw(*each, each[1][name]["federation"]) for each in _first_snapshots(rows, round, name, "federation")]
+        snapshots = _first_snapshots(rows, round, _LANDSCAPE, "federation")
+        return [draw(row, snapshot, snapshot[_LANDSCAPE]["federation"]) for row, snapshot in snapshots]
 
+    views, of_federation = _view_by_round(rounds, draw_federation), f"{caption} The cohort's, weighted by examples."
+    yield Figure(_LANDSCAPE, diagnostic.title, of_federation, views, len(views) - 1)
     panels: dict[str, list[Panel]] = {}
-    for row, snapshot in _first_snapshots(rows, last, name, "clients"):
+    for row, snapshot in _first_snapshots(rows, last, _LANDSCAPE, "clients"):
         for position, client in _present_clients(row, snapshot).items():
-            panels.setdefault(client, []).append(draw(row, snapshot, snapshot[name]["clients"][position]))
-    of_federation = f"{caption} The cohort's, weighted by examples."
-    figures = _make_by_round(name, diagnostic.title, of_federation, rounds, draw_federation)
-    if panels:
-        views = [View(*each) for each in list(panels.items())[:_MAX_CLIENTS]]
-        caption += f" {round_title(last).capitalize()}; at most {_MAX_CLIENTS} clients of the cohort."
-        figures.append(Figure(f"{name}_clients", f"{diagnostic.title}, per client", caption, views))
-    return figures
+            panels.setdefault(client, []).append(draw(row, snapshot, snapshot[_LANDSCAPE]["clients"][position]))
+    views = [View(*each) for each in list(panels.items())[:_MAX_CLIENTS]]
+    caption += f" {round_title(last).capitalize()}; at most {_MAX_CLIENTS} clients of the cohort."
+    yield Figure(f"{_LANDSCAPE}_clients", f"{diagnostic.title}, per client", caption, views)
 
 
 # ---- snapshots -------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Parsing of settings that are written as text: layouts, amounts of memory, lists of names."""
+"""Settings as text: parsing of layouts, amounts of memory and lists of names, and their formatting."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -38,6 +38,16 @@ def parse_size(name: str, text: str | None) -> int | None:
     if not unit or not 0 < (size := int(float(match[1]) * unit)) < _MAX_BYTES:
         raise InputError(f"{name} cannot be read: {shorten(text)}. Write a number and KB, MB, GB, MiB or GiB: 8GB.")
     return size
+
+
+def format_bytes(num_bytes: float | None) -> str:
+    """Format an amount with three digits: 19_244 -> "19.2 kB"; None -> "unknown"."""
+    if num_bytes is None:
+        return "unknown"
+    power = 0
+    while abs(num_bytes) >= 999.5 and power < 5:
+        num_bytes, power = num_bytes / 1000, power + 1
+    return f"{num_bytes:.3g} {('B', 'kB', 'MB', 'GB', 'TB', 'PB')[power]}"
 
 
 def parse_names(name: str, text: str, known: Iterable[str], others: Sequence[str] = ()) -> list[str]:

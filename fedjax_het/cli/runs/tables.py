@@ -259,55 +259,41 @@ def _tabulate_server_scores(runs: Sequence[LabeledRun], kind: str, when: str, re
             if group == kind and what == score:
                 column = place or (f"without {left_out}" if left_out else kind)
                 figures[label].setdefault(column, []).extend(figure["seeds"])
-    name = "_".join([kind, *([] if when == "final" else [when]), *([requested] if requested else [])])
-    title = f"{capitalize(score_title(score))} of {_TITLES[kind]}, {_WHEN[when]}"
-    return _make_table(name, title, score, figures, _describe_data(runs, kind, figures))
+    name = "_".join(filter(None, [kind, "" if when == "final" else when, requested]))
+    return _make_table(runs, kind, name, _WHEN[when], score, figures)
 
 
 def _tabulate_client_scores(runs: Sequence[LabeledRun], kind: str, requested: str | None) -> Table:
     """Tabulate the requested metric, or else accuracy or Dice."""
-    by_row: dict[str, list[RunResults]] = {}
-    for label, results, _ in runs:
+    for _, results, _ in runs:
         if not results.clients:
             raise InputError(f"{results.directory / PER_CLIENT}: it is gone. The command of the run writes it.")
-        by_row.setdefault(label, []).append(results)
     score = requested or score_name(name for _, results, _ in runs for name in results.clients[0])
-    scores = {label: client_scores(of_row, kind, score) for label, of_row in by_row.items()}
-    figures = {
-        label: {client: list(seeds.values()) for client, seeds in row.items()} for label, row in scores.items() if row
-    }
+    figures: Figures = {}
+    for label in dict.fromkeys(run.label for run in runs):
+        if scores := client_scores((run.results for run in runs if run.label == label), kind, score):
+            figures[label] = {client: list(seeds.values()) for client, seeds in scores.items()}
     over = ", mean over the other domains left out" if any(run.left_out for run in runs) else ""
-    title = f"{capitalize(score_title(score))} of {_TITLES[kind]}, {_WHEN['final']}{over}"
-    name = f"{kind}_{requested}" if requested else kind
-    return _make_table(name, title, score, figures, _describe_data(runs, kind, figures))
+    name = "_".join(filter(None, [kind, requested]))
+    return _make_table(runs, kind, name, _WHEN["final"] + over, score, figures)
 
 
-def capitalize(text: str) -> str:
-    """Capitalize the first letter alone: "macro F1" -> "Macro F1"."""
-    return text[:1].upper() + text[1:]
-
-
-def _describe_data(runs: Sequence[LabeledRun], kind: str, figures: Figures) -> str:
-    """Describe the data that the runs with figures train on and are measured on."""
-    shown = [run for run in runs if run.label in figures]
-    known = [(run.label, run.left_out, run.results.partition) for run in shown if run.results.partition]
-    return data_usage.describe_runs(known, [kind])
-
-
-def _make_table(name: str, title: str, score: str, figures: Figures, note: str) -> Table:
+def _make_table(runs: Sequence[LabeledRun], kind: str, name: str, when: str, score: str, figures: Figures) -> Table:
     """Make a table with mean, population standard deviation and worst over the columns, seed by seed."""
     form = score_format(score)
-    worst = np.min if form.best is max else np.max
+    over = (np.mean, np.std, np.min if form.best is max else np.max)
     columns = list(dict.fromkeys(column for row in figures.values() for column in row))
+    extra = list(SUMMARIES) if len(columns) > 1 else []
     rows = []
     for label, row in figures.items():
         values = [Value.of(row[column]) if column in row else None for column in columns]
-        if len(columns) > 1:
-            is_whole = len(row) == len(columns) and len({len(seeds) for seeds in row.values()}) == 1
-            stack = np.array([row[column] for column in columns]) if is_whole else None
-            over = (np.mean, np.std, worst)
-            values += [None if stack is None else Value.of(each(stack, axis=0)) for each in over]
+        is_whole = len(row) == len(columns) and len({len(seeds) for seeds in row.values()}) == 1
+        stack = np.array(list(map(row.get, columns))) if is_whole else None
+        values += [None if stack is None else Value.of(each(stack, axis=0)) for each in over[: len(extra)]]
         rows.append((label, values))
-    extra = list(SUMMARIES) if len(columns) > 1 else []
     formats = dict.fromkeys(columns + extra, form) | {"deviation": ColumnFormat(form.text)}
+    shown = [(run.label, run.left_out, run.results.partition) for run in runs if run.label in figures]
+    note = data_usage.describe_runs(shown, [kind])
+    title = f"{score_title(score)} of {_TITLES[kind]}, {when}"
+    title = title[0].upper() + title[1:]
     return Table(name, title, columns + extra, rows, formats, note)

@@ -170,8 +170,8 @@ def _train_runs(runs: Sequence[GridRun], workdir: Path, max_together: int) -> It
         else:
             incomplete.append(run)
     rounds = {run.name: run.settings()["rounds"] for run in incomplete}
-    with terminal.show_runs(sum(rounds.values())) as show:
-        done = 0
+    with terminal.show_progress(0, sum(rounds.values()), interval=30) as progress:
+        done, show = 0, progress.show
         for group in group_runs(incomplete, max_together):
             start = time.perf_counter()
             if len(group) > 1:

@@ -135,7 +135,7 @@ class TrainingLoop:
                 figures["attackers/too_many"] = self._too_many[:, :stop].mean(axis=1)
             for each in self._running if self.processes.is_first else []:
                 each.add(stop, time.perf_counter() - self._began, figures, evaluation)
-        progress.show(stop, figures, seconds_per_round)
+        progress.show(stop, terminal.describe_round(figures, seconds_per_round))
         self._diagnose(state, stop)
         ended = self._find_ended(stop)
         for each in self._running:

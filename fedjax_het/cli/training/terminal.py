@@ -28,6 +28,7 @@ from rich.table import Column, Table
 from fedjax_het.cli.configuration import privacy
 from fedjax_het.cli.configuration.privacy import FIGURE
 from fedjax_het.cli.runs import data_usage, records
+from fedjax_het.cli.runs.setting_text import format_bytes
 from fedjax_het.engine import METRICS, RunCost, Simulation
 from fedjax_het.engine.parallel.compilation import COMPILATION_LOG
 
@@ -49,6 +50,7 @@ def describe_costs(
         usage["personal_test/"] += f" ({predictions}; personal_on_test=False does without)"
     least, most = facts.steps_per_client
     steps = f"{least}" if least == most else f"{least} to {most}"
+    down, up = format_bytes(facts.bytes_down), format_bytes(facts.bytes_up)
     bits = f" ({facts.bits_up:,.0f} bits)" if settings.get("uplink") else ""
     rows = {
         "clients": f"{facts.num_clients}, of which {describe_cohort(facts, settings)}",
@@ -56,9 +58,10 @@ def describe_costs(
         "algorithm": settings["algorithm"]["name"],
         "model": f"{settings['model']['name']}, {facts.num_parameters:,} parameters",
         "local steps": f"{steps} per client and round",
-        "traffic": f"{_size(facts.bytes_down)} down, {_size(facts.bytes_up)} up{bits}, per client and round",
+        "traffic": f"{down} down, {up} up{bits}, per client and round",
         **({"privacy": privacy.describe(settings, federation.num_clients)} if "privacy" in settings else {}),
-        "layout": "\n".join(_describe_layout(resolved)),
+        "layout": resolved["reason"] if resolved["seconds_a_round"] else resolved["layout"],
+        **({"convolutions": resolved["conv"]} if resolved["conv"] else {}),
         "compiled in": f"{facts.compile_seconds:.1f} s",
         "memory": "\n".join(_describe_memory(facts, resolved)),
         "directory": str(directory),
@@ -91,55 +94,65 @@ def _in_two_columns(rows: Mapping[str, str]) -> str:
     return "\n".join(lines)
 
 
-def _describe_layout(resolved: Mapping[str, Any]) -> Iterator[str]:
-    yield from resolved["reason"].splitlines() if resolved["seconds_a_round"] else [resolved["layout"]]
-    if resolved["conv"]:
-        yield f"convolutions: {resolved['conv']}"
-
-
 def _describe_memory(facts: RunCost, resolved: Mapping[str, Any]) -> Iterator[str]:
     """Describe the peak memory of a device and what it must hold."""
     held = facts.held_bytes
-    yield f"{_size(facts.peak_bytes)} per device at the peak, of which {_size(sum(held.values()))} must be held:"
-    yield ", ".join(f"{name} {_size(size)}" for name, size in held.items())
-    if resolved["client_states"] != "device":
-        yield f"client states: {resolved['client_states']}"
-    if resolved["examples"] != "device":
-        yield f"examples: {resolved['examples']}"
-
-
-def _size(num_bytes: float | None) -> str:
-    if num_bytes is None:
-        return "unknown"
-    for unit in ("B", "KiB", "MiB"):
-        if num_bytes < 1024:
-            return f"{num_bytes:.0f} {unit}" if unit == "B" else f"{num_bytes:.1f} {unit}"
-        num_bytes /= 1024
-    return f"{num_bytes:.1f} GiB"
+    peak, total = (format_bytes(size) for size in (facts.peak_bytes, sum(held.values())))
+    yield f"{peak} per device at the peak, of which {total} must be held:"
+    yield ", ".join(f"{name} {format_bytes(size)}" for name, size in held.items())
+    for name in ("client_states", "examples"):
+        if resolved[name] != "device":
+            yield f"{name.replace('_', ' ')}: {resolved[name]}"
 
 
 class ProgressDisplay:
-    """Display of every stop: a progress bar on a terminal, a plain line elsewhere."""
+    """Display of the rounds done: a progress bar on a terminal, plain lines elsewhere."""
 
-    def __init__(self, progress: Progress | None, done: int, rounds: int):
-        self._progress, self._first, self._rounds, self._begun = progress, done, rounds, time.monotonic()
+    def __init__(self, progress: Progress | None, done: int, rounds: int, interval: float):
+        self._progress, self._first, self._rounds, self._interval = progress, done, rounds, interval
+        self._begun = self._last = time.monotonic()
 
-    def show(self, round: int, figures: Mapping[str, np.ndarray], seconds: float) -> None:
-        names = [*format_headline(figures), *({FIGURE} & figures.keys())]
-        text = "  ".join(f"{name} {np.mean(figures[name]):.4f}" for name in names)
-        text += f"  {seconds:.3f} s per round"
-        if self._progress is None:
-            elapsed = time.monotonic() - self._begun
-            left = _describe_time_left(elapsed, round - self._first, self._rounds - self._first)
-            print(f"round {round}/{self._rounds}  {text}{left}", flush=True)
-        else:
-            self._progress.update(self._progress.task_ids[0], completed=round, description=text)
+    def show(self, done: int, text: str) -> None:
+        """Show the number of rounds done, a description, and the time left."""
+        if self._progress is not None:
+            self._progress.update(self._progress.task_ids[0], completed=done, description=text)
+        elif (now := time.monotonic()) - self._last >= self._interval:
+            self._last = now
+            num, left = done - self._first, ""
+            if 0 < num < self._rounds - self._first:
+                seconds = (now - self._begun) / num * (self._rounds - done)
+                left = f", {timedelta(seconds=round(seconds))} left"
+            print(f"round {done}/{self._rounds}  {text}{left}", flush=True)
 
     def tell(self, text: str) -> None:
         (print if self._progress is None else self._progress.console.print)(text)
 
     def warn(self, text: str) -> None:
         self.tell(f"warning: {text}")
+
+
+@contextmanager
+def show_progress(done: int, rounds: int, interval: float = 0.0) -> Iterator[ProgressDisplay]:
+    """Display the rounds from `done` on.
+
+    Args:
+        done: The rounds before.
+        rounds: All rounds, of several runs together if other processes train them.
+        interval: The seconds between two lines, where the output is no terminal.
+    """
+    if not sys.stdout.isatty():
+        yield ProgressDisplay(None, done, rounds, interval)
+        return
+    columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
+    with Progress(*columns, speed_estimate_period=3600) as progress:
+        progress.add_task("", total=rounds, completed=done)
+        yield ProgressDisplay(progress, done, rounds, interval)
+
+
+def describe_round(figures: Mapping[str, np.ndarray], seconds: float) -> str:
+    """Describe an evaluated round: the training loss, a score, epsilon where it is counted, and the seconds it took."""
+    names = [*format_headline(figures), *({FIGURE} & figures.keys())]
+    return "  ".join([*(f"{name} {np.mean(figures[name]):.4f}" for name in names), f"{seconds:.3f} s per round"])
 
 
 @contextmanager
@@ -191,57 +204,6 @@ def _log_handler(log: logging.Logger, show: Callable[[str], None]) -> Iterator[N
         log.propagate = propagate
 
 
-@contextmanager
-def show_progress(done: int, rounds: int) -> Iterator[ProgressDisplay]:
-    """Display the rounds from `done` on."""
-    with _progress_bar(done, rounds) as progress:
-        yield ProgressDisplay(progress, done, rounds)
-
-
-@contextmanager
-def show_runs(rounds: int, interval: float = 30.0) -> Iterator[Callable[[int, str], None]]:
-    """Display the progress of several runs that other processes train.
-
-    Args:
-        rounds: The rounds of all runs together.
-        interval: The seconds between two lines, where the output is no terminal.
-
-    Yields:
-        A function of (the rounds done, a description of the present run), to be called often.
-    """
-    with _progress_bar(0, rounds) as progress:
-        begun = last = time.monotonic()
-
-        def show(done: int, text: str) -> None:
-            nonlocal last
-            if progress is not None:
-                progress.update(progress.task_ids[0], completed=done, description=text)
-            elif (now := time.monotonic()) - last >= interval:
-                last = now
-                print(
-                    f"{done:,} of {rounds:,} rounds{_describe_time_left(now - begun, done, rounds)}: {text}", flush=True
-                )
-
-        yield show
-
-
-@contextmanager
-def _progress_bar(done: int, total: int) -> Iterator[Progress | None]:
-    """A bar with the time left; None where the output is no terminal."""
-    if not sys.stdout.isatty():
-        yield None
-        return
-    columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
-    with Progress(*columns, speed_estimate_period=3600) as progress:
-        progress.add_task("", total=total, completed=done)
-        yield progress
-
-
-def _describe_time_left(seconds: float, done: int, rounds: int) -> str:
-    """Describe the time left, ", 0:01:20 left", where some rounds took these seconds."""
-    return f", {timedelta(seconds=round(seconds / done * (rounds - done)))} left" if 0 < done < rounds else ""
-
-
 def format_headline(figures: Mapping[str, Any]) -> list[str]:
     """Return the names of the training loss and of the first score that there is, Dice before accuracy."""
     for score in ("dice", "accuracy"):
@@ -274,11 +236,11 @@ def tabulate_results(summary: Mapping[str, Any]) -> Table:
 
 
 def _format_value(name: str, mean: float | None, std: float | None) -> str:
-    if name == "traffic/bits_up":
-        return "unknown" if mean is None else f"{mean:,.0f} bits"
-    if name.startswith("traffic/"):
-        return _size(mean)
     if mean is None:
         return "not finite"
+    if name == "traffic/bits_up":
+        return f"{mean:,.0f} bits"
+    if name.startswith("traffic/"):
+        return format_bytes(mean)
     form = "g" if name.startswith("num_") else ".4f"
     return f"{mean:{form}}" if std is None else f"{mean:{form}} ± {std:{form}}"

@@ -9,6 +9,7 @@ from fedjax_het.cli.report import clients, costs, curves, diagnostics, measures,
 from fedjax_het.cli.report.contents import make_contents
 from fedjax_het.cli.report.rows import make_rows
 from fedjax_het.cli.runs.results import MissingRun
+from fedjax_het.cli.runs.setting_text import format_bytes
 from fedjax_het.cli.runs.tables import make_cells
 from fedjax_het.errors import InputError
 from tests.cli.report import sample_runs
@@ -90,7 +91,7 @@ def test_costs_and_fairness_are_those_that_the_run_has_counted(run_rows):
     ("number", "text"), [(999, "999 B"), (19_244, "19.2 kB"), (999_900, "1 MB"), (2.5e9, "2.5 GB")]
 )
 def test_sizes_have_three_digits(number, text):
-    assert costs.format_bytes(number) == text
+    assert format_bytes(number) == text
 
 
 @pytest.mark.parametrize(("number", "text"), [(0.0503, "50.3 ms"), (12.34, "12.3 s"), (3725, "1 h 2 min")])

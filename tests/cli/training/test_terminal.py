@@ -56,18 +56,18 @@ def test_the_program_that_is_compiled_is_printed_again_while_it_takes_long(capsy
 def test_rounds_of_several_runs_are_shown_with_the_time_left(capsys, monkeypatch):
     now = iter([100.0, 110.0, 131.0, 140.0])
     monkeypatch.setattr(terminal.time, "monotonic", lambda: next(now))
-    with terminal.show_runs(400, interval=30) as show:
-        show(50, "too early")
-        show(100, "fedavg: round 20/80")
-        show(120, "too early again")
-    assert capsys.readouterr().out == "100 of 400 rounds, 0:01:33 left: fedavg: round 20/80\n"
+    with terminal.show_progress(0, 400, interval=30) as progress:
+        progress.show(50, "too early")
+        progress.show(100, "fedavg: round 20/80")
+        progress.show(120, "too early again")
+    assert capsys.readouterr().out == "round 100/400  fedavg: round 20/80, 0:01:33 left\n"
 
 
 def test_a_line_of_a_round_has_the_time_left(capsys, monkeypatch):
     now = iter([100.0, 110.0, 120.0])
     monkeypatch.setattr(terminal.time, "monotonic", lambda: next(now))
     with terminal.show_progress(10, 30) as progress:
-        progress.show(20, {"train/loss": 0.5}, 1.0)
-        progress.show(30, {"train/loss": 0.5}, 1.0)
+        progress.show(20, terminal.describe_round({"train/loss": 0.5}, 1.0))
+        progress.show(30, "")
     first, last = capsys.readouterr().out.splitlines()
     assert first == "round 20/30  train/loss 0.5000  1.000 s per round, 0:00:10 left" and "left" not in last
