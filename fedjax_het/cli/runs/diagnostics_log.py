@@ -1,6 +1,5 @@
-"""The schedule of diagnostics and their log, diagnostics.jsonl: one line per snapshot and seed, images in own files."""
+"""The log of diagnostics, diagnostics.jsonl: one line per snapshot and seed, images in files of their own."""
 
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,36 +12,8 @@ from fedjax_het._internal.regular_files import open_regular
 from fedjax_het.cli.runs import json_files, records, setting_text
 from fedjax_het.cli.runs.run_files import DIAGNOSTICS as NAME
 from fedjax_het.diagnostics import DIAGNOSTICS
-from fedjax_het.types import State
 
 FOLDER = "snapshots"
-
-
-class DiagnosticsSchedule:
-    """The schedule of diagnostics: before the first round and then every so many rounds; and the seconds they take."""
-
-    def __init__(self, simulation: engine.Simulation, every: int):
-        """
-        Args:
-            simulation: measures the diagnostics.
-            every: the number of rounds between two snapshots; 0 is never.
-        """
-        self.every, self._simulation, self._seconds = every, simulation, []
-
-    def diagnose(self, state: State, done: int) -> tuple[engine.DiagnosticValues, float] | None:
-        """Return (the values, the duration in seconds) if diagnostics are due after `done` rounds."""
-        if not self.every or done % self.every or done == self._simulation.rounds:
-            return None
-        start = time.perf_counter()
-        values = self._simulation.diagnose(state)
-        self._seconds.append(time.perf_counter() - start)
-        return values, self._seconds[-1]
-
-    def describe_cost(self) -> str:
-        """Describe the time spent on diagnostics."""
-        each = sum(self._seconds) / max(len(self._seconds), 1)
-        compiling = self._simulation.diagnosis_seconds
-        return f"diagnostics: {len(self._seconds)} snapshots of {each:.2f} s each, after {compiling:.1f} s of compiling"
 
 
 class DiagnosticsLog:

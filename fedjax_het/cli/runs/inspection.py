@@ -75,6 +75,12 @@ def _read_last_checkpoint(folder: Path, is_thorough: bool) -> engine.SavedCheckp
     return whole[-1] if whole else None
 
 
+def has_checkpoint(folder: Path, round: int, is_thorough: bool) -> bool:
+    """Whether the newest checkpoint is that of a round; raise InputError if one is damaged."""
+    last = _read_last_checkpoint(folder, is_thorough)
+    return last is not None and last.round == round
+
+
 def _check_lines(path: Path, settings: Mapping[str, Any], done: int) -> None:
     """Raise InputError for a line that is damaged, of another run, or missing after so many rounds."""
     seeds = range(settings["seed"], settings["seed"] + settings["num_seeds"])

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from fedjax_het import __version__, engine
-from fedjax_het._internal.regular_files import open_regular, read_regular
+from fedjax_het._internal.regular_files import open_regular
 from fedjax_het.cli.runs import json_files
-from fedjax_het.cli.runs.run_files import Json
+from fedjax_het.cli.runs.run_files import Json, read_lines
 from fedjax_het.data import Federation
 
 _PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy")
@@ -47,9 +47,8 @@ class MetricLines:
         json_files.append(self.path, "".join(json_files.to_json(line) + "\n" for line in lines))
 
     def read(self) -> list[Json]:
-        """Read all complete lines."""
-        whole = read_regular(self.path).rpartition(b"\n")[0] if self.path.exists() else b""
-        return [json.loads(line) for line in whole.splitlines()]
+        """Read all complete lines; see `run_files.read_lines`."""
+        return read_lines(self.path)[0]
 
     def read_new(self) -> list[Json]:
         """Read the complete lines after those that this returned before."""

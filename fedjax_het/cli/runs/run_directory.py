@@ -47,8 +47,11 @@ class RunDirectory:
         with _naming_flag():
             state = inspection.inspect(self.path, {**settings, "rounds": end or before}, is_thorough)
         if before < rounds and not end:
-            if state.is_complete:
-                self._check_last_checkpoint(before, is_thorough)
+            if state.is_complete and not inspection.has_checkpoint(self / "checkpoints", before, is_thorough):
+                raise InputError(
+                    f"--config.rounds: the run in '{self.path}' cannot continue: the checkpoint of its last round, "
+                    f"{before}, is missing. Put it back, or choose another directory."
+                )
             note = f"the run of {before} rounds in {self.path} continues to round {rounds}"
             state = state._replace(is_complete=False, notes=[*state.notes, note])
         self._before = state
@@ -62,15 +65,6 @@ class RunDirectory:
                 lines, stop = read_lines(self / METRICS)[0], engine.EarlyStopping(**settings["stop"])
                 return records.find_end(lines, stop, settings["num_seeds"], settings["evaluate_every"])
         return None
-
-    def _check_last_checkpoint(self, rounds: int, is_thorough: bool) -> None:
-        saved = [each for each in engine.inspect_checkpoints(self / "checkpoints", is_thorough) if each.round == rounds]
-        if not saved or saved[0].damage:
-            fault = f"is damaged: {saved[0].damage}" if saved else "is missing"
-            raise InputError(
-                f"--config.rounds: the run in '{self.path}' cannot continue: the checkpoint of its last round, "
-                f"{rounds}, {fault}. Put it back, or choose another directory."
-            )
 
     def check_settings(self, settings: Mapping[str, Any]) -> None:
         """Raise InputError if the directory holds the run of other settings, by config.json or by a checkpoint.

@@ -12,7 +12,6 @@ from fedjax_het import engine
 from fedjax_het.cli import trackers
 from fedjax_het.cli.configuration import privacy
 from fedjax_het.cli.distributed.collectives import SINGLE, Processes
-from fedjax_het.cli.runs import diagnostics_log
 from fedjax_het.cli.training import terminal
 from fedjax_het.cli.training.recorder import RunRecorder
 from fedjax_het.types import State
@@ -37,11 +36,10 @@ class TrainingLoop:
         self.settings = settings = recorders[0].settings
         self.rounds = settings["rounds"]
         self.every = settings["checkpoint_every"] or self.rounds
-        self.schedule = diagnostics_log.DiagnosticsSchedule(
-            simulation, settings["diagnose_every"] if settings["diagnostics"] else 0
-        )
+        self._diagnose_every = settings["diagnose_every"] if settings["diagnostics"] else 0
+        self._snapshot_seconds: list[float] = []
         self._running = list(recorders)  # without those that early stopping has ended
-        self.stop_every = settings["checkpoint_every"], self.schedule.every
+        self.stop_every = settings["checkpoint_every"], self._diagnose_every
 
     def run(self) -> None:
         """Train to the last round.
@@ -92,8 +90,10 @@ class TrainingLoop:
                 for each in opened:
                     each.catch_up(progress.warn)
                 done = stop
-        if self.schedule.every:
-            print(self.schedule.describe_cost())
+        if self._diagnose_every:
+            num, seconds = len(self._snapshot_seconds), sum(self._snapshot_seconds)
+            compiling = f"{self.simulation.diagnosis_seconds:.1f} s of compiling"
+            print(f"diagnostics: {num} snapshots of {seconds / max(num, 1):.2f} s each, after {compiling}")
         return state
 
     def _advance(self, state: State, done: int, stop: int, progress: terminal.ProgressDisplay) -> State:
@@ -160,9 +160,14 @@ class TrainingLoop:
         self._running = [each for each in self._running if each not in ended]
 
     def _diagnose(self, state: State, done: int) -> None:
-        if (snapshot := self.schedule.diagnose(state, done)) is not None and self.processes.is_first:
-            for each in self._running:
-                each.add_snapshot(done, *snapshot)
+        """Write the diagnostics if they are due: before the first round, then at an interval."""
+        if not self._diagnose_every or done % self._diagnose_every or done == self.rounds:
+            return
+        start = time.perf_counter()
+        values = self.simulation.diagnose(state)
+        self._snapshot_seconds.append(time.perf_counter() - start)
+        for each in self._running if self.processes.is_first else []:
+            each.add_snapshot(done, values, self._snapshot_seconds[-1])
 
     def _find_too_many_attackers(self) -> np.ndarray | None:
         """[runs, rounds] whether more clients of a round lie in the uplink than the robust rule is told of.

@@ -8,7 +8,7 @@ import pytest
 from fedjax_het import data
 from fedjax_het.cli import train
 from fedjax_het.cli.runs import diagnostics_log
-from fedjax_het.cli.runs.diagnostics_log import DiagnosticsLog, DiagnosticsSchedule
+from fedjax_het.cli.runs.diagnostics_log import DiagnosticsLog
 from fedjax_het.diagnostics import DIAGNOSTICS
 from fedjax_het.engine import Simulation
 from tests.harness import algorithm, model
@@ -45,22 +45,9 @@ def test_a_run_writes_its_diagnostics_and_prints_their_cost(tmp_path, capsys):
 
 @pytest.mark.parametrize(("done", "left"), [(0, []), (2, [0, 2]), (3, [0, 2])])
 def test_rewinding_drops_lines_after_the_checkpoint(tmp_path, done, left):
-    built = Simulation(
-        algorithm("fedavg"),
-        model("none"),
-        data.toy(num_clients=2),
-        rounds=6,
-        diagnostics={"drift": DIAGNOSTICS["drift"]},
-    )
-    schedule, told, state = (
-        DiagnosticsSchedule(built, 2),
-        DiagnosticsLog([0], tmp_path / "diagnostics.jsonl"),
-        built.start(),
-    )
-    for stop in (0, 1, 2, 3, 4, 6):
-        if (found := schedule.diagnose(state, stop)) is not None:
-            told.add(stop, *found)
-    assert [line["round"] for line in lines(tmp_path / "diagnostics.jsonl")] == [0, 2, 4]
+    told = DiagnosticsLog([0], tmp_path / "diagnostics.jsonl")
+    for stop in (0, 2, 4):
+        told.add(stop, {"cohort": {"ids": np.zeros((1, 2), int)}, "drift": {"gamma": np.zeros(1)}}, 0.1)
     told.rewind(done)
     assert [line["round"] for line in lines(tmp_path / "diagnostics.jsonl")] == left
 
@@ -69,13 +56,9 @@ def test_images_are_stored_beside_the_lines_and_dropped_with_them(tmp_path):
     federation = data.toy(num_clients=2, image=True)
     chosen = {"normalisation": DIAGNOSTICS["normalisation"], "drift": DIAGNOSTICS["drift"]}
     built = Simulation(algorithm("harmofl"), model(), federation, rounds=6, num_seeds=2, diagnostics=chosen)
-    schedule, told, state = (
-        DiagnosticsSchedule(built, 2),
-        DiagnosticsLog([3, 4], tmp_path / "diagnostics.jsonl"),
-        built.start(),
-    )
+    told, state = DiagnosticsLog([3, 4], tmp_path / "diagnostics.jsonl"), built.start()
     for stop in (0, 2):
-        told.add(stop, *schedule.diagnose(state, stop))
+        told.add(stop, built.diagnose(state), 0.1)
     found = lines(tmp_path / "diagnostics.jsonl")
     assert [line["pictures"] for line in found[:2]] == [f"snapshots/round_00000_seed_{seed}.npz" for seed in (3, 4)]
     assert all("normalisation" not in line and "drift" in line for line in found)
