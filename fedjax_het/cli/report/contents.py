@@ -5,8 +5,8 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from fedjax_het.cli.report import clients, comparisons, costs, curves, diagnostics, images, measures
-from fedjax_het.cli.report.images import Picture
+from fedjax_het.cli.report import clients, comparisons, costs, curves, diagnostics, measures
+from fedjax_het.cli.report.diagnostics import Picture
 from fedjax_het.cli.report.rows import (
     Row,
     group_by_data,
@@ -118,7 +118,7 @@ def _make_sections(
         Section("client", f"Client {client}", of_client),
         Section("data", "Data", [partitions]),
         Section("diagnostics", "Diagnostics", diagnostics.make_figures(group)),
-        Section("pictures", "Pictures", images.draw_pictures(group)),
+        Section("pictures", "Pictures", diagnostics.draw_pictures(group)),
         Section("costs", "Costs", [costs.make_table(group)]),
     ]
     return sections, _summarize(final, compared)

@@ -4,7 +4,7 @@ import base64
 
 import pytest
 
-from fedjax_het.cli.report import images, page
+from fedjax_het.cli.report import diagnostics, page
 from fedjax_het.cli.report.contents import make_contents
 from fedjax_het.cli.runs.results import read_runs
 from fedjax_het.errors import InputError
@@ -38,10 +38,10 @@ def test_the_page_shows_the_images_of_the_last_diagnosed_round(run, tmp_path):
 
 def test_each_client_has_a_row_and_missing_images_are_empty(run, monkeypatch):
     shown = []
-    monkeypatch.setattr(images.plots, "show_image", lambda axis, image, ends=None: shown.append((axis, ends)))
+    monkeypatch.setattr(diagnostics.plots, "show_image", lambda axis, image, ends=None: shown.append((axis, ends)))
     row = make_contents(*read_runs([run])).rows[0]
     shown.clear()
-    images.draw_pictures([row])
+    diagnostics.draw_pictures([row])
     assert len(shown) == 5 + 2 * 5  # contours, then images and what is made of them
     assert {axis.get_ylabel() for axis, _ in shown} - {""} == {"a", "b", "c"}
     assert len({ends for _, ends in shown[5:]}) == 1
