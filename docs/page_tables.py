@@ -8,8 +8,8 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from experiments.claims.page import fill_blocks
-from experiments.papers import tables
+from experiments import tables
+from experiments.tables import fill_blocks
 
 from .algorithm_tables import ROOT, tabulate_families
 

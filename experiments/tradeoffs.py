@@ -9,23 +9,23 @@ all runs are done, or refused for what they ask; 1 = some failed; 2 = an error o
 import itertools
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 from matplotlib.figure import Figure as Drawing
 
+from experiments.figures import make_curves, set_x_ticks
+from experiments.measures import read_final
+from experiments.run import Runner, parse_paths
+from experiments.spec import Experiment, Scale, Settings
 from fedjax_het.cli.configuration.command_line import make_parser, split_overrides, with_exit_status
-from fedjax_het.cli.configuration.config_files import find_config
 from fedjax_het.cli.report import costs
 from fedjax_het.cli.runs import json_files, plots
-from fedjax_het.cli.runs.figures import Panel, View, mean_curve
+from fedjax_het.cli.runs.figures import Panel, View
 from fedjax_het.cli.runs.results import RunResults
 from fedjax_het.cli.runs.setting_text import select_names
-from fedjax_het.cli.sweep import grid
-from fedjax_het.cli.sweep.grid import GridResult, GridRun
-from fedjax_het.errors import InputError
 
-Settings = Mapping[str, str]
 COMMON: Settings = {
     "model.name": "mlp",
     "model.hidden": "(32,)",
@@ -34,6 +34,7 @@ COMMON: Settings = {
     "rounds": "60",
     "num_seeds": "2",
     "layout": "vmapped",
+    "data.path": "{fashion_mnist}",
 }
 ALGORITHMS: Mapping[str, Settings] = {
     "FedAvg": {"algorithm.name": "fedavg", "algorithm.weighting": "uniform"},
@@ -43,13 +44,15 @@ ALGORITHMS: Mapping[str, Settings] = {
 }
 """Learning rates and lam are those of configs/fashion_mnist.py; nothing is tuned for a topic."""
 ALPHAS = ("0.1", "0.5")
+ACCURACY = "test accuracy, %"
+DATA = {"fashion_mnist": "Fashion-MNIST's .npz file"}
 REFUSED = "exit status 2: error:"
 OWN, MEAN = "own aggregation", "plain mean"
 _PLAIN_MEAN: Settings = {"aggregator.name": "mean", "aggregator.weighting": "uniform"}
 
 
 class Point(NamedTuple):
-    """One run of a topic, for one algorithm and one partition.
+    """One setting of a topic, for all algorithms and partitions.
 
     Attributes:
         curve: the label of the curve that it is on.
@@ -87,6 +90,26 @@ class Topic(NamedTuple):
     ticks: Mapping[float, str] = {}
     y_range: tuple[float, float] = (0, 90)
 
+    @property
+    def experiment(self) -> Experiment:
+        """The runs: a row per algorithm and partition, a column per point."""
+        rows = {
+            f"{name}, Dirichlet({alpha})": {**settings, "data.partition.alpha": alpha}
+            for alpha, (name, settings) in itertools.product(ALPHAS, ALGORITHMS.items())
+        }
+        columns = {str(i): point.settings for i, point in enumerate(self.points)}
+        return Experiment(
+            title=f"Test accuracy over {self.x_label}",
+            rows=rows,
+            measures={ACCURACY: read_final("test/accuracy")},
+            scales={"cpu": Scale("fashion_mnist", {**COMMON, **self.settings}, columns, data=DATA)},
+            left_out=[
+                (row, str(i))
+                for row, (i, point) in itertools.product(rows, enumerate(self.points))
+                if point.only and row.partition(",")[0] not in point.only
+            ],
+        )
+
 
 def _read_line(run: RunResults, round: int, name: str) -> float:
     """The mean over seeds of a figure of one evaluation."""
@@ -112,11 +135,11 @@ PRIVACY = Topic(
     "epsilon",
     [
         Point(OWN, _NO_NOISE, {}),
-        *(Point(OWN, None, _private(each), ("FedAvg",)) for each in _NOISE),
+        *(Point(OWN, None, _private(noise), ("FedAvg",)) for noise in _NOISE),
         # One amount of noise is enough to see that any is refused.
         Point(OWN, None, _private(_NOISE[0]), ("SCAFFOLD", "FedLD", "FedMGC")),
         Point(MEAN, _NO_NOISE, _PLAIN_MEAN, ("FedLD", "FedMGC")),
-        *(Point(MEAN, None, {**_private(each), **_PLAIN_MEAN}, ("FedLD", "FedMGC")) for each in _NOISE),
+        *(Point(MEAN, None, {**_private(noise), **_PLAIN_MEAN}, ("FedLD", "FedMGC")) for noise in _NOISE),
     ],
     {**_POISSON, "cohort_size": "0", "evaluate_every": "60"},
     lambda run, round: _read_line(run, round, "privacy/epsilon"),
@@ -130,8 +153,8 @@ COMPRESSION = Topic(
         Point("no compression", None, {}),
         Point("quantize, 16 levels", None, _stage("quantize", levels="16")),
         *(
-            Point("top_k, error feedback", None, _stage("top_k", fraction=each, feedback="classic"))
-            for each in ("0.01", "0.1")
+            Point("top_k, error feedback", None, _stage("top_k", fraction=fraction, feedback="classic"))
+            for fraction in ("0.01", "0.1")
         ),
         Point("drive", None, _stage("drive")),
         Point("sign, error feedback", None, _stage("sign", feedback="classic")),
@@ -139,16 +162,16 @@ COMPRESSION = Topic(
     {"cohort_size": "10"},
     lambda run, round: costs.count_bits_up(next(line for line in run.lines if line["round"] == round)) / 1e6,
     x_scale="log",
-    ticks={each: f"{each:g}" for each in (5, 30, 200, 1000)},
+    ticks={megabits: f"{megabits:g}" for megabits in (5, 30, 200, 1000)},
     y_range=(60, 85),
 )
 
 _RULE: Settings = {"aggregator.name": "trimmed_mean", "aggregator.num_attackers": "3", "aggregator.before": "nnm"}
 _RULES: Mapping[str, Settings] = {OWN: {}, "NNM and trimmed mean, f = 3": _RULE}
-_LIES = {0.0: {}} | {x: _stage("attack_sign_flip", factor="5", fraction=f"{x / 100}") for x in (10.0, 30.0)}
+_ATTACKS = {0.0: {}} | {x: _stage("attack_sign_flip", factor="5", fraction=f"{x / 100}") for x in (10.0, 30.0)}
 ROBUST = Topic(
     "attackers, %",
-    [Point(rule, x, {**of_rule, **lie}) for rule, of_rule in _RULES.items() for x, lie in _LIES.items()],
+    [Point(rule, x, {**settings, **attack}) for rule, settings in _RULES.items() for x, attack in _ATTACKS.items()],
     {"cohort_size": "10"},
 )
 
@@ -169,94 +192,62 @@ DEVICES = Topic(
 TOPICS = {"privacy": PRIVACY, "compression": COMPRESSION, "robust": ROBUST, "devices": DEVICES}
 
 
-# ---- runs ------------------------------------------------------------------------------------------------------------
-class Place(NamedTuple):
-    """Where a run stands in the picture of a topic."""
-
-    algorithm: str
-    alpha: str
-    point: Point
-
-
-def make_runs(topic: Topic, common: Settings) -> list[tuple[Place, GridRun]]:
-    """Make the runs of a topic. Points with the same settings, such as those without an attacker, share a run.
-
-    Args:
-        topic: the topic.
-        common: the settings of all runs, which take precedence.
-    """
-    runs = []
-    for alpha, (algorithm, of_algorithm), point in itertools.product(ALPHAS, ALGORITHMS.items(), topic.points):
-        if not point.only or algorithm in point.only:
-            own = {**of_algorithm, **topic.settings, **point.settings, "data.partition.alpha": alpha}
-            own = {key: text for key, text in own.items() if key not in common}
-            run = GridRun(find_config("fashion_mnist"), {**COMMON, **common}, own)
-            runs.append((Place(algorithm, alpha, point), run))
-    return runs
-
-
+# ---- results ---------------------------------------------------------------------------------------------------------
 class Row(NamedTuple):
     """One line of a CSV: an evaluation, or a run that is not done."""
 
-    algorithm: str
-    alpha: str
+    panel: str
     curve: str
     x: float | None
-    mean: float | None
     seeds: list[float]
     status: str
 
 
-def read_rows(topic: Topic, place: Place, result: GridResult) -> list[Row]:
-    """Read the test accuracies of one run, of every evaluation or of the last."""
-    label = (place.algorithm, place.alpha, place.point.curve)
-    if not result.is_done:
-        return [Row(*label, place.point.x, None, [], result.status.replace(REFUSED, "refused:"))]
-    run, rows = RunResults(result.directory), []
-    rounds = sorted({line["round"] for line in run.lines})
-    for number in rounds if topic.is_over_time else rounds[-1:]:
-        seeds = [round(100 * line["test/accuracy"], 3) for line in run.lines if line["round"] == number]
-        x = topic.position(run, number) if topic.position and place.point.x is None else place.point.x
-        rows.append(Row(*label, x, round(sum(seeds) / len(seeds), 3), seeds, "done"))
+def read_rows(topic: Topic, runner: Runner) -> list[Row]:
+    """Read the test accuracies of every evaluation of the runs, or of the last."""
+    rows, runs = [], runner.read_runs()
+    for panel, (i, point) in itertools.product(runner.experiment.rows, enumerate(topic.points)):
+        if (place := (panel, str(i))) not in runner.places:
+            continue
+        if (run := runs.get(place)) is None:
+            status = runner.read_status(place).replace(REFUSED, "refused:")
+            rows.append(Row(panel, point.curve, point.x, [], status))
+            continue
+        rounds = sorted({line["round"] for line in run.lines})
+        for number in rounds if topic.is_over_time else rounds[-1:]:
+            seeds = [round(100 * line["test/accuracy"], 3) for line in run.lines if line["round"] == number]
+            x = topic.position(run, number) if topic.position and point.x is None else point.x
+            rows.append(Row(panel, point.curve, x, seeds, "done"))
     return rows
 
 
 def draw(topic: Topic, rows: Sequence[Row]) -> Drawing:
     """Draw a row of panels per partition, in which each algorithm has one; a band is from seed to seed."""
     names, panels = list(dict.fromkeys(row.curve for row in rows)), []
-    for alpha, algorithm in itertools.product(ALPHAS, ALGORITHMS):
-        here = [row for row in rows if (row.algorithm, row.alpha) == (algorithm, alpha)]
-        curves = []
-        for name in dict.fromkeys(row.curve for row in here if row.seeds):
-            points = sorted((row.x, row.seeds) for row in here if row.curve == name and row.seeds)
-            curves.append(mean_curve(name, names.index(name), *map(list, zip(*points, strict=True))))
-        refused = dict.fromkeys(row.curve for row in here if row.status.startswith("refused:"))
-        which = "" if refused.keys() == {row.curve for row in here} else f": {', '.join(refused)}"
+    for title in topic.experiment.rows:
+        shown = [row for row in rows if row.panel == title]
+        curves = make_curves(((row.curve, row.x or 0.0, row.seeds) for row in shown if row.seeds), names)
+        refused = dict.fromkeys(row.curve for row in shown if row.status.startswith("refused:"))
+        which = "" if refused.keys() == {row.curve for row in shown} else f": {', '.join(refused)}"
         x_label = f"{topic.x_label} (refused{which})" if refused else topic.x_label
-        title = f"{algorithm}, Dirichlet({alpha})"
-        panels.append(Panel(title, x_label, "test accuracy, %", curves, topic.y_range, x_scale=topic.x_scale))
+        panels.append(Panel(title, x_label, ACCURACY, curves, topic.y_range, x_scale=topic.x_scale))
     drawing = plots.draw_view(View("", panels), across=len(ALGORITHMS), size=(2.7, 2.4))
     for axis in drawing.axes if topic.ticks else ():
-        axis.set_xticks(list(topic.ticks), list(topic.ticks.values()))
-        axis.set_xticks([], minor=True)
+        set_x_ticks(axis, topic.ticks)
         axis.set_xlim(0.8 * min(topic.ticks), 1.25 * max(topic.ticks))
     return drawing
 
 
-def write_topic(name: str, runs: Sequence[tuple[Place, GridRun]], results: Mapping[str, GridResult], out: Path) -> bool:
-    """Write the CSV and the picture; return whether every run is done or was refused."""
-    topic, rows = TOPICS[name], []
-    for place, run in runs:
-        rows += read_rows(topic, place, results[run.name])
-    header = ("algorithm", "alpha", "curve", topic.x_label, "test accuracy, %", "seeds", "status")
-    lines = []
+def write_csv(name: str, rows: Sequence[Row], out: Path) -> None:
+    """Write the rows of a topic."""
+    topic, lines = TOPICS[name], []
     for row in rows:
+        algorithm, alpha = row.panel.removesuffix(")").split(", Dirichlet(")
         x = None if row.x is None else topic.ticks.get(row.x, f"{row.x:.6g}")
-        lines.append((*row[:3], x, row.mean, ";".join(map(str, row.seeds)), row.status))
+        mean = round(sum(row.seeds) / len(row.seeds), 3) if row.seeds else None
+        lines.append((algorithm, alpha, row.curve, x, mean, ";".join(map(str, row.seeds)), row.status))
+    header = ("algorithm", "alpha", "curve", topic.x_label, ACCURACY, "seeds", "status")
     json_files.write(out / f"{name}.csv", json_files.to_csv(header, lines))
-    drawing = draw(topic, rows)
-    json_files.write(out / f"{name}.svg", lambda file: plots.save(drawing, file, "svg"))
-    return all(row.seeds or row.status.startswith("refused:") for row in rows)
 
 
 @with_exit_status("stopped; the same command resumes")
@@ -268,24 +259,20 @@ def main(argv: Sequence[str]) -> int:
         "Show what accuracy costs, or is paid for, in privacy, bits, attackers and time: train and draw.",
     )
     parser.add_argument("--topic", default="all", help=f"{', '.join(TOPICS)}, comma-separated, or all")
-    parser.add_argument("--data", type=Path, required=True, help="Fashion-MNIST's .npz file")
+    parser.add_argument("--data", required=True, help="Fashion-MNIST's .npz file")
     parser.add_argument("--workdir", type=Path, default=Path("runs/tradeoffs"), help="of the runs")
     parser.add_argument("--out", type=Path, default=Path("docs/images"), help="of the CSV files and pictures")
     flags = parser.parse_args(own)
-    names = select_names("--topic", flags.topic, TOPICS)
-    if not flags.data.exists():
-        raise InputError(f"--data: '{flags.data}' does not exist. Give Fashion-MNIST's .npz file.")
-    common["data.path"] = str(flags.data.resolve())
-    runs = {name: make_runs(TOPICS[name], common) for name in names}
-    unique = {name: list({run.name: run for _, run in of_topic}.values()) for name, of_topic in runs.items()}
+    names, paths = select_names("--topic", flags.topic, TOPICS), parse_paths(DATA, [flags.data])
     json_files.check_writable(flags.out, "--out")
-    for of_topic in unique.values():
-        grid.check_runs(of_topic, flags.workdir)
+    runners = {name: Runner(TOPICS[name].experiment, "cpu", common, paths, flags.workdir) for name in names}
     flags.out.mkdir(parents=True, exist_ok=True)
     is_done = True
-    for name, of_topic in runs.items():
-        results = {result.run.name: result for result in grid.run_grid(unique[name], flags.workdir)}
-        is_done &= write_topic(name, of_topic, results, flags.out)
+    for name, runner in runners.items():
+        read = partial(read_rows, TOPICS[name], runner)
+        runner.train(lambda name=name, read=read: write_csv(name, read(), flags.out))
+        plots.write_drawing(flags.out / f"{name}.svg", draw, TOPICS[name], rows := read())
+        is_done &= all(row.seeds or row.status.startswith("refused:") for row in rows)
     return int(not is_done)
 
 

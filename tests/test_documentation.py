@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from experiments import tables
 from experiments.benchmarks.workloads import WORKLOADS
-from experiments.papers import baselines, fl_simulator, tables
+from experiments.papers import baselines, fl_simulator
 from fedjax_het._internal.docstrings import parse_docstring
 from fedjax_het.algorithms import ALGORITHMS, FAMILIES
 from fedjax_het.cli import __main__ as console

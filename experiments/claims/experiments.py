@@ -4,55 +4,66 @@ of them was run.
 
 from collections.abc import Mapping
 
+from experiments.measures import read_loss_rise, read_mean_client_score, read_minimum_distance, read_unseen_score
+from experiments.papers import fedmgc, fedrd, harmofl_methods
+from experiments.spec import Claim, Experiment, Quantity
 from fedjax_het.cli.runs.records import flatten
 
-from ..papers import fedmgc, fedrd, harmofl_methods
-from ..papers.measures import read_loss_rise, read_mean_client_score, read_minimum_distance, read_unseen_score
 from .fedld import FEDLD_FASHION, FEDLD_LOSSES, FEDLD_PACS, FEDLD_X_RAYS
-from .spec import ACCURACY, ON_TEST, SMALL_CNN, SMALL_MLP, Experiment, make_budget, needs, pick
-from .verdicts import Claim, Quantity
+from .settings import MARGIN, ON_TEST, SMALL_CNN, SMALL_MLP, TITLE, make_budget, make_experiment, pick
 
 # ---- FedMGC ----------------------------------------------------------------------------------------------------------
 _DGC = ("FedAvg (ce) + DGC", "FedProx (ce) + DGC")
 _FEDMGC_BASELINES = ("FedAvg", "FedProx", "FedNova")
-FEDMGC_FASHION = Experiment(
-    title="FedMGC on Fashion-MNIST",
-    setting="Fashion-MNIST, 100 clients with equally many examples, classes by Dirichlet(1), ten a round; perceptron "
-    "with 64 hidden units; 40 rounds of 10 local steps in batches of 32; accuracy on the common test set",
-    differs="a perceptron for two convolutions, 40 rounds of 10 steps for 400 of some 40 in batches of 128, rates "
-    "as above for .001; gamma .5, beta 1.5 and lambda .5 fixed for gamma and beta tuned",
-    data=needs("fashion_mnist"),
-    config="fashion_mnist",
-    common={
-        **SMALL_MLP,
-        **make_budget(40, 10, 32),
-        **flatten({"data": {"path": "{fashion_mnist}", "valid_fraction": "0.1", "client_test_fraction": "0.0"}}),
-        **flatten({"data.partition": {"alpha": "1.0", "equal_sizes": "True"}, "layout": "vmapped"}),
-    },
-    methods={**pick(fedmgc.METHODS, *_FEDMGC_BASELINES, "FedMGC"), **pick(fedmgc.ABLATION, *_DGC)},
-    quantities=ON_TEST,
-    claims=(
+_FEDMGC = {
+    "methods": {**pick(fedmgc.METHODS, *_FEDMGC_BASELINES, "FedMGC"), **pick(fedmgc.ABLATION, *_DGC)},
+    "measures": ON_TEST,
+    "claims": (
         Claim("FedMGC is above", "Figs. 11, 12", "FedMGC", _FEDMGC_BASELINES),
         Claim("DGC on FedAvg is above", "Fig. 6", _DGC[0], ("FedAvg",)),
         Claim("DGC on FedProx is above", "Fig. 6", _DGC[1], ("FedProx",)),
         Claim("FedMGC is above", "Fig. 6", "FedMGC", _DGC),
     ),
+}
+_FEDMGC_DATA = flatten(
+    {
+        "data": {"valid_fraction": "0.1", "client_test_fraction": "0.0"},
+        "data.partition": {"alpha": "1.0", "equal_sizes": "True"},
+    }
+)
+_FEDMGC_DIFFERS = "rates as above for .001; gamma .5, beta 1.5 and lambda .5 fixed for gamma and beta tuned"
+FEDMGC_FASHION = make_experiment(
+    title="FedMGC on Fashion-MNIST",
+    setting="Fashion-MNIST, 100 clients with equally many examples, classes by Dirichlet(1), ten a round; perceptron "
+    "with 64 hidden units; 40 rounds of 10 local steps in batches of 32; accuracy on the common test set",
+    differs="a perceptron for two convolutions, 40 rounds of 10 steps for 400 of some 40 in batches of 128, "
+    + _FEDMGC_DIFFERS,
+    data="fashion_mnist",
+    config="fashion_mnist",
+    common={
+        **SMALL_MLP,
+        **make_budget(40, 10, 32),
+        **_FEDMGC_DATA,
+        **{"data.path": "{fashion_mnist}", "layout": "vmapped"},
+    },
+    **_FEDMGC,
     rates=("0.03", "0.1", "0.3", "1.0"),
 )
-FEDMGC_CIFAR = FEDMGC_FASHION._replace(
+FEDMGC_CIFAR = make_experiment(
     title="FedMGC on CIFAR-10",
     setting="CIFAR-10, 100 clients with equally many examples, classes by Dirichlet(1), ten a round; convolutions of 6 "
     "and 16 channels; 25 rounds of 8 local steps in batches of 32; accuracy on the common test set",
     differs="the dense layers of 120 and 84 units left out, 25 rounds of 8 steps for 400 of some 40 in batches of 128, "
-    + FEDMGC_FASHION.differs.partition("128, ")[2],
-    data=needs("cifar10"),
+    + _FEDMGC_DIFFERS,
+    data="cifar10",
     config="cifar10",
     common={
-        **FEDMGC_FASHION.common,
+        **_FEDMGC_DATA,
         **flatten({"model": {"name": "lenet", "hidden": "()"}, "data.path": "{cifar10}", "data.name": "arrays"}),
         **make_budget(25, 8, 32),
         "layout": "chunked(1)",
     },
+    **_FEDMGC,
     rates=("0.03", "0.1", "0.3"),
 )
 
@@ -61,14 +72,14 @@ _FEDRD_PARTS = {
     "FedRD without debiasing": fedrd.ABLATION["w/o DC"],
     "FedRD without guidance": fedrd.ABLATION["w/o GGA"],
 }
-FEDRD_PACS = Experiment(
+FEDRD_PACS = make_experiment(
     title="FedRD on PACS, a domain left out in turn",
     setting="PACS, 28 x 28, each domain left out in turn, three clients of one domain each; a tenth of their images "
     "trains, another validates; three convolutions of 8, 16 and 32 channels with batch norm; 12 rounds of 30 local "
     "steps in batches of 16, which are one to three epochs; accuracy on the domain left out, mean over the four",
     differs="28 x 28 for 224 x 224, a small network from random weights for a ResNet from ImageNet, a tenth of the "
     "images without augmentation, 12 rounds for 40, rates as above for .001, no momentum and no weight decay",
-    data=needs("pacs"),
+    data="pacs",
     config="pacs",
     common={
         **SMALL_CNN,
@@ -77,7 +88,7 @@ FEDRD_PACS = Experiment(
         **flatten({"data": {"client_test_fraction": "0.8", "test_fraction": "0.0"}, "layout": "chunked(1)"}),
     },
     methods={**pick(fedrd.METHODS, "FedAvg", "FedRD"), **_FEDRD_PARTS, **fedrd.METHODS},
-    quantities={"score": (ACCURACY, read_unseen_score())},
+    measures={"score": Quantity(read_unseen_score(), TITLE, MARGIN)},
     claims=(
         Claim("FedRD is above", "Table 2", "FedRD", tuple(name for name in fedrd.METHODS if name != "FedRD")),
         Claim("the guided aggregation alone is above", "Table 5", "FedRD without debiasing", ("FedAvg",)),
@@ -92,8 +103,8 @@ FEDRD_PACS = Experiment(
 _HARMOFL = harmofl_methods.METHODS
 _HARMOFL_BASELINES = tuple(name for name in _HARMOFL if name != "HarmoFL")
 _PLAINER = ("FedAvg", "amplitude only")
-_FLAT = Quantity("rise of clients' loss at .4 from the server's model", 0.05, is_lower=True, is_relative=True, digits=3)
-_NEAR = Quantity("distance of a client's lowest loss", 0.05, is_lower=True, is_relative=True, digits=3)
+_RISE = "rise of clients' loss at .4 from the server's model"
+_DISTANCE = "distance of a client's lowest loss"
 _OWN_SETS = flatten(
     {
         "data": {"name": "arrays", "valid_fraction": "0.16", "client_test_fraction": "0.2", "test_fraction": "0.0"},
@@ -101,44 +112,54 @@ _OWN_SETS = flatten(
         "layout": "chunked(1)",
     }
 )
-HARMOFL_NUCLEI = Experiment(
+_ON_NUCLEI = {"data": "nuclei", "config": "nuclei", "rates": ("0.1", "0.3", "1.0", "3.0")}
+_NUCLEI = {
+    **_OWN_SETS,
+    **make_budget(30, 5, 8),
+    **flatten({"data": {"path": "{nuclei}", "size": "48", "num_clients": "3"}}),
+    **flatten({"model": {"width": "0.125", "levels": "2"}}),
+}
+_NUCLEI_SETTING = (
+    "116 tiles of nuclei, {size}, a client a site; U-Net of two levels with an eighth of the channels, soft Dice; "
+    "momentum .9; 30 rounds of 5 local steps in batches of 8; "
+)
+_NUCLEI_DIFFERS = (
+    "three sites for six, {size} for 256 x 256, a smaller U-Net, 30 rounds of 5 steps for 500 of an epoch, SGD with "
+    "the rates above for Adam at .0001, the last round for the one that is best on validation"
+)
+HARMOFL_NUCLEI = make_experiment(
     title="HarmoFL on nuclei of three sites",
-    setting="116 tiles of nuclei, 48 x 48, a client a site; U-Net of two levels with an eighth of the channels, soft "
-    "Dice; momentum .9; 30 rounds of 5 local steps in batches of 8; mean over clients of the Dice of their own test "
-    "images after the last round",
-    differs="three sites for six, 48 x 48 for 256 x 256, a smaller U-Net, 30 rounds of 5 steps for 500 of an epoch, "
-    "SGD with the rates above for Adam at .0001, the last round for the one that is best on validation",
-    data=needs("nuclei"),
-    config="nuclei",
-    common={
-        **_OWN_SETS,
-        **make_budget(30, 5, 8),
-        **flatten({"data": {"path": "{nuclei}", "size": "48", "num_clients": "3"}}),
-        **flatten({"model": {"width": "0.125", "levels": "2"}}),
-    },
+    setting=_NUCLEI_SETTING.format(size="48 x 48")
+    + "mean over clients of the Dice of their own test images after the last round",
+    differs=_NUCLEI_DIFFERS.format(size="48 x 48"),
+    **_ON_NUCLEI,
+    common=_NUCLEI,
     methods={**pick(_HARMOFL, "FedAvg", "HarmoFL", "FedBN"), **_HARMOFL},
-    quantities={
-        "score": (Quantity("Dice, %", 0.5), read_mean_client_score("dice")),
+    measures={
+        "score": Quantity(read_mean_client_score("dice"), "Dice, %", MARGIN),
     },
     claims=(Claim("HarmoFL is above", "Table 1", "HarmoFL", _HARMOFL_BASELINES),),
-    rates=("0.1", "0.3", "1.0", "3.0"),
 )
-HARMOFL_FLATNESS = HARMOFL_NUCLEI._replace(
+HARMOFL_FLATNESS = make_experiment(
     title="HarmoFL's loss around the server's model on nuclei",
-    setting=f"{HARMOFL_NUCLEI.setting.partition('; mean over')[0].replace('48 x 48', '32 x 32')}; cross-entropy along "
-    "two random directions, normalized by filter, around the server's model before the last round, on clients' "
-    "training images",
-    differs=f"nuclei for histology, {HARMOFL_NUCLEI.differs.replace('48 x 48', '32 x 32')}",
-    common={**HARMOFL_NUCLEI.common, "data.size": "32"},
+    setting=_NUCLEI_SETTING.format(size="32 x 32")
+    + "cross-entropy along two random directions, normalized by filter, around the server's model before the last "
+    "round, on clients' training images",
+    differs=f"nuclei for histology, {_NUCLEI_DIFFERS.format(size='32 x 32')}",
+    **_ON_NUCLEI,
+    common={**_NUCLEI, "data.size": "32"},
     methods={**pick(_HARMOFL, "FedAvg", "HarmoFL"), "amplitude only": harmofl_methods.PARTS["amplitude only"]},
-    quantities={"rise": (_FLAT, read_loss_rise(0.4)), "distance": (_NEAR, read_minimum_distance)},
+    measures={
+        "rise": Quantity(read_loss_rise(0.4), _RISE, 0.05, is_lower=True, is_relative=True, digits=3),
+        "distance": Quantity(read_minimum_distance, _DISTANCE, 0.05, is_lower=True, is_relative=True, digits=3),
+    },
     claims=(
         Claim("HarmoFL's optimum is flatter than that of", "Fig. 1", "HarmoFL", _PLAINER, "rise"),
         Claim("clients' optima are closer in HarmoFL than in", "Fig. 1", "HarmoFL", _PLAINER, "distance"),
     ),
     diagnostics="landscape",
 )
-HARMOFL_X_RAYS = Experiment(
+HARMOFL_X_RAYS = make_experiment(
     title="HarmoFL on chest X-rays of four sources",
     setting="Chest X-rays of four sources, 32 x 32, a client a source; three convolutions of 8, 16 and 32 channels "
     "with batch norm; momentum .9; 25 rounds of 8 local steps in batches of 32; mean over clients of the accuracy on "
@@ -146,7 +167,7 @@ HARMOFL_X_RAYS = Experiment(
     differs="1,367 X-rays of four sources for histology of five hospitals, a small network for a DenseNet-121, 25 "
     "rounds of 8 steps for 100 of an epoch, rates as above for .001, the last round for the one that is "
     "best on validation",
-    data=needs("cxr"),
+    data="cxr",
     config="chest_xray",
     common={
         **_OWN_SETS,
@@ -155,7 +176,7 @@ HARMOFL_X_RAYS = Experiment(
         **flatten({"data": {"path": "{cxr}", "size": "32", "standardise": "False"}}),
     },
     methods={**pick(_HARMOFL, "FedAvg", "HarmoFL"), **_HARMOFL},
-    quantities={"score": (ACCURACY, read_mean_client_score())},
+    measures={"score": Quantity(read_mean_client_score(), TITLE, MARGIN)},
     claims=(Claim("HarmoFL is above", "Table 2", "HarmoFL", _HARMOFL_BASELINES),),
     rates=("0.003", "0.01", "0.03", "0.1"),
 )

@@ -1,11 +1,11 @@
 """Experiments on FedLD's claims. They were written down before the first of them was run."""
 
+from experiments.measures import mean_quantity, read_first, read_last, read_server_step
+from experiments.papers import fedld
+from experiments.spec import Claim, Quantity
 from fedjax_het.cli.runs.records import flatten
 
-from ..papers import fedld
-from ..papers.measures import mean_quantity, read_first, read_last, read_server_step
-from .spec import ON_TEST, SMALL_CNN, SMALL_MLP, Experiment, make_budget, needs, pick
-from .verdicts import Claim, Quantity
+from .settings import ON_TEST, SMALL_CNN, SMALL_MLP, make_budget, make_experiment, pick
 
 _PARTS = {
     "margin only": fedld.PARTS["margin only"],
@@ -14,7 +14,7 @@ _PARTS = {
 _FEDLD = {"FedLD": fedld.METHODS["FedLD"]}
 _FEDLD_BUDGET = "rates as above for .01, no momentum and no weight decay, lambda .03 throughout"
 _STEPS = {
-    f"{quantity}, {when}": (Quantity(f"{title}, {when} round", 0.05, is_lower=quantity == "cosine", digits=2), read)
+    f"{quantity}, {when}": Quantity(read, f"{title}, {when} round", 0.05, is_lower=quantity == "cosine", digits=2)
     for quantity, title in (
         ("length", "length of the server's step, in lengths of the plain mean of the same updates"),
         ("cosine", "cosine of the server's step with the plain mean of the same updates"),
@@ -32,6 +32,7 @@ _FEW_CLIENTS = flatten(
         "layout": "vmapped",
     }
 )
+_ON_FASHION = {**_FEW_CLIENTS, **SMALL_MLP, **make_budget(40, 10, 50)}
 _VARIANTS = {
     "FedLD half steps": {"algorithm.name": "fedld", "algorithm.server_learning_rate": "0.5"},
     "FedLD all axes": {"algorithm.name": "fedld", "algorithm.fraction": "1.0"},
@@ -43,7 +44,6 @@ _VARIANTS = {
 }
 _FEDLD_BASELINES = ("FedAvg", "FedProx", "FedGH")
 _WHY = ""  # not a claim of the paper
-_WHEN = ("first", "last")
 _VARIANT_TEXTS = {
     "FedLD with half its step": "FedLD half steps",
     "FedLD with all five axes": "FedLD all axes",
@@ -58,24 +58,24 @@ _MORE_IS_BETTER = (
     Claim("principal directions alone are above", "Table 2", "principal only", ("FedAvg",)),
     Claim("both parts are above", "Table 2", "FedLD", ("margin only", "principal only")),
 )
-FEDLD_FASHION = Experiment(
+FEDLD_FASHION = make_experiment(
     title="FedLD on Fashion-MNIST among five clients",
     setting="Fashion-MNIST, classes and sizes by Dirichlet(.5) over five clients, all of them in each round; "
     "perceptron with 64 hidden units; 40 rounds of 10 local steps in batches of 50; accuracy on the common test set",
     differs="natural images for Retina, a perceptron from random weights for a ResNet-50 from ImageNet, 40 rounds of "
     f"10 steps for 200 of an epoch, {_FEDLD_BUDGET}; one split of three; FedPAC left out, and FedBN, as there are no "
     "norms",
-    data=needs("fashion_mnist"),
+    data="fashion_mnist",
     config="fashion_mnist",
-    common={**_FEW_CLIENTS, **SMALL_MLP, **make_budget(40, 10, 50)},
+    common=_ON_FASHION,
     methods={**pick(fedld.METHODS, *_FEDLD_BASELINES), **_FEDLD, **_PARTS, **_VARIANTS},
-    quantities={**ON_TEST, **_STEPS},
+    measures={**ON_TEST, **_STEPS},
     claims=(
         *_MORE_IS_BETTER,
-        *(Claim("FedLD's step is longer than that of", _WHY, "FedLD", ("FedAvg",), f"length, {w}") for w in _WHEN),
         *(
-            Claim("FedLD's step has another direction than that of", _WHY, "FedLD", ("FedAvg",), f"cosine, {w}")
-            for w in _WHEN
+            Claim(f"FedLD's step {text} than that of", _WHY, "FedLD", ("FedAvg",), f"{quantity}, {when}")
+            for quantity, text in (("length", "is longer"), ("cosine", "has another direction"))
+            for when in ("first", "last")
         ),
         *(
             Claim(f"{text} is above", _WHY, method, (other,))
@@ -97,33 +97,39 @@ _PACS_CLIENTS = flatten(
     }
 )
 _PACS_BASELINES = ("FedAvg", "FedProx", "FedBN", "FedGH")
-_SHIFTED = (Claim("FedLD is above", "Table 1", "FedLD", _PACS_BASELINES), *_MORE_IS_BETTER[1:])
-_COVID_FL = "a small network with batch norm from random weights for a ResNet-50 from ImageNet"
-FEDLD_PACS = Experiment(
-    title="FedLD on PACS, a domain a client",
-    setting="PACS, 28 x 28, four clients of one domain each, all of them in each round; three convolutions of 8, 16 "
-    "and 32 channels with batch norm; 25 rounds of 8 local steps in batches of 32; accuracy on the common test set",
-    differs=f"domains of drawings and photos for COVID-FL's twelve sites, {_COVID_FL}, 25 rounds of 8 steps for 200 "
-    f"of an epoch, {_FEDLD_BUDGET}; FedPAC left out",
-    data=needs("pacs"),
-    config="pacs",
-    common={**_PACS_CLIENTS, **SMALL_CNN, **make_budget(25, 8, 32)},
-    methods={**pick(fedld.METHODS, "FedAvg"), **_FEDLD, **_PARTS, **pick(fedld.METHODS, *_PACS_BASELINES)},
-    quantities=ON_TEST,
-    claims=_SHIFTED,
+_ONE_DOMAIN = {
+    "methods": {**pick(fedld.METHODS, "FedAvg"), **_FEDLD, **_PARTS, **pick(fedld.METHODS, *_PACS_BASELINES)},
+    "measures": ON_TEST,
+    "claims": (Claim("FedLD is above", "Table 1", "FedLD", _PACS_BASELINES), *_MORE_IS_BETTER[1:]),
+}
+_ON_PACS = {**_PACS_CLIENTS, **SMALL_CNN, **make_budget(25, 8, 32)}
+_NETWORK = "three convolutions of 8, 16 and 32 channels with batch norm; 25 rounds of 8 local steps in batches of 32"
+_COVID_FL = (
+    "COVID-FL's twelve sites, a small network with batch norm from random weights for a ResNet-50 from ImageNet, 25 "
+    f"rounds of 8 steps for 200 of an epoch, {_FEDLD_BUDGET}; FedPAC left out"
 )
-FEDLD_X_RAYS = FEDLD_PACS._replace(
+FEDLD_PACS = make_experiment(
+    title="FedLD on PACS, a domain a client",
+    setting=f"PACS, 28 x 28, four clients of one domain each, all of them in each round; {_NETWORK}; accuracy on the "
+    "common test set",
+    differs=f"domains of drawings and photos for {_COVID_FL}",
+    data="pacs",
+    config="pacs",
+    common=_ON_PACS,
+    **_ONE_DOMAIN,
+)
+FEDLD_X_RAYS = make_experiment(
     title="FedLD on chest X-rays, a source a client",
-    setting="Chest X-rays of four sources, 32 x 32, a client a source, all of them in each round; three convolutions "
-    "of 8, 16 and 32 channels with batch norm; 25 rounds of 8 local steps in batches of 32; accuracy on the common "
-    "test set",
-    differs="1,367 images of four sources for COVID-FL's twelve sites, " + FEDLD_PACS.differs.partition("sites, ")[2],
-    data=needs("cxr"),
+    setting=f"Chest X-rays of four sources, 32 x 32, a client a source, all of them in each round; {_NETWORK}; "
+    "accuracy on the common test set",
+    differs=f"1,367 images of four sources for {_COVID_FL}",
+    data="cxr",
     config="chest_xray",
-    common={**FEDLD_PACS.common, "data.path": "{cxr}", "data.size": "32"},
+    common={**_ON_PACS, "data.path": "{cxr}", "data.size": "32"},
+    **_ONE_DOMAIN,
 )
 _DECOMPOSED = {
-    name: (Quantity(title, 0.05, is_lower=True, is_relative=True, digits=4), read(mean_quantity("decomposition", key)))
+    name: Quantity(read(mean_quantity("decomposition", key)), title, 0.05, is_lower=True, is_relative=True, digits=4)
     for name, title, read, key in (
         ("shift", "absolute shift loss, first round", read_first, "absolute_shift"),
         ("shift, last", "absolute shift loss, last round", read_last, "absolute_shift"),
@@ -134,23 +140,23 @@ _DECOMPOSED = {
     )
 }
 _SHIFTS, _AGGREGATIONS = ("shift", "shift, last"), ("aggregation", "aggregation, last", "signed", "signed, last")
-FEDLD_LOSSES = Experiment(
+FEDLD_LOSSES = make_experiment(
     title="FedLD's parts of the loss on Fashion-MNIST among five clients",
     setting="The federation of FedLD on Fashion-MNIST above, a rate of .1 for all; the loss of a round on all training "
     "examples, decomposed by FedLD's Eq. 2: in the first round, which all methods start from the same model, and in "
     "the last, which each starts from its own",
     differs="a perceptron for a ResNet-50, 10 steps for an epoch, alpha .5 of the figure's five; the figure is of one "
     "round and does not say from which model",
-    data=needs("fashion_mnist"),
+    data="fashion_mnist",
     config="fashion_mnist",
-    common={**FEDLD_FASHION.common, "algorithm.learning_rate": "0.1"},
+    common={**_ON_FASHION, "algorithm.learning_rate": "0.1"},
     methods={"FedAvg": fedld.METHODS["FedAvg"], **_PARTS},
-    quantities=_DECOMPOSED,
+    measures=_DECOMPOSED,
     claims=(
-        *(Claim("the margin has less shift than", "Fig. 2", "margin only", ("FedAvg",), each) for each in _SHIFTS),
+        *(Claim("the margin has less shift than", "Fig. 2", "margin only", ("FedAvg",), name) for name in _SHIFTS),
         *(
-            Claim("principal directions have less aggregation loss than", "Fig. 2", "principal only", ("FedAvg",), each)
-            for each in _AGGREGATIONS
+            Claim("principal directions have less aggregation loss than", "Fig. 2", "principal only", ("FedAvg",), name)
+            for name in _AGGREGATIONS
         ),
     ),
     rates=(),

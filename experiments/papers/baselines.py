@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping
 from fedjax_het.algorithms import ALGORITHMS, FAMILIES
 from fedjax_het.cli.runs.records import flatten
 
+from ..measures import read_final, read_mean_client_score, read_unseen_score
+from ..spec import Experiment, Scale, Settings, make_smoke_scale
 from .fedrd import SMOKE
-from .measures import read_final, read_mean_client_score, read_unseen_score
-from .spec import Experiment, Scale, Settings, make_smoke_scale
 
 UNSUITED = {
     "fedbn": "it keeps batch norms at the clients, and the networks have none",
@@ -18,7 +18,6 @@ UNSUITED = {
 """{algorithm: why it does not take the networks}."""
 BUDGET: Mapping[str, Settings] = {"fedrep": {"algorithm.head_epochs": "1"}}
 """{algorithm: settings without which it would train for longer than the others}."""
-VALIDATION = read_final("personal_valid/accuracy_mean", "valid/accuracy_mean")
 RATES = {rate: {"algorithm.learning_rate": rate} for rate in ("0.03", "0.1", "0.3")}
 _ALPHAS = {f"alpha {alpha}": {"data.partition.alpha": alpha} for alpha in ("0.1", "0.5")}
 _EQUAL_BUDGET = {"data.partition.equal_sizes": "True", "algorithm.epochs": "1", "num_seeds": "3"}
@@ -77,7 +76,6 @@ def make_experiment(dataset: str, title: str, network: str) -> Experiment:
             "cpu": Scale(dataset, common, _ALPHAS, reduction, data),
         },
         choices=RATES,
-        chosen_by=VALIDATION,
         reference="fedavg",
         caveats=(
             _CHOICE,
@@ -113,7 +111,6 @@ PACS = Experiment(
     },
     average="mean",
     choices=RATES,
-    chosen_by=VALIDATION,
     reference="fedavg",
     caveats=(_CHOICE, "Mean and standard deviation over three seeds."),
 )

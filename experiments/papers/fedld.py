@@ -8,9 +8,9 @@ from types import MappingProxyType
 
 from fedjax_het.cli.runs.records import flatten
 
-from .figures import plot_columns
-from .measures import mean_quantity, read_first, read_test_score
-from .spec import Experiment, Scale, Settings, make_smoke_scale, read_printed
+from ..figures import plot_columns
+from ..measures import mean_quantity, read_first, read_test_score
+from ..spec import Experiment, Scale, Settings, make_smoke_scale, read_printed
 
 METHODS = {
     "FedAvg": {"algorithm.name": "fedavg"},

@@ -8,9 +8,9 @@ from types import MappingProxyType
 
 from fedjax_het.cli.runs.records import flatten
 
-from .figures import Draw, plot_class_shares, plot_columns, plot_diagnostics, plot_rounds
-from .measures import mean_class_loss, mean_quantity, read_final, read_largest_share, read_last
-from .spec import Experiment, Measure, Scale, Settings, make_smoke_scale
+from ..figures import Draw, plot_class_shares, plot_columns, plot_diagnostics, plot_rounds
+from ..measures import mean_class_loss, mean_quantity, read_final, read_largest_share, read_last
+from ..spec import Experiment, Measure, Scale, Settings, make_smoke_scale
 
 CE = {"algorithm.name": "fedavg"}
 METHODS = {

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 
 from fedjax_het.cli.runs.records import flatten
 
-from .figures import Draw, plot_columns, plot_rounds
-from .measures import read_unseen_score
-from .spec import Experiment, Scale, Settings, make_smoke_scale, read_printed
+from ..figures import Draw, plot_columns, plot_rounds
+from ..measures import read_unseen_score
+from ..spec import Experiment, Scale, Settings, make_smoke_scale, read_printed
 
 METHODS = {
     "FedAvg": {"algorithm.name": "fedavg"},

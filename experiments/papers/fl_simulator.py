@@ -8,8 +8,8 @@ from collections.abc import Mapping
 
 from fedjax_het.cli.runs.records import flatten
 
-from .measures import read_final
-from .spec import Experiment, Scale, Settings, make_smoke_scale, read_printed
+from ..measures import read_final
+from ..spec import Experiment, Scale, Settings, make_smoke_scale, read_printed
 
 _CLIP = {"algorithm.clip": "10.0"}
 _SHARP = {"algorithm.rho": "0.1", **_CLIP}

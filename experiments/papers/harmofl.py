@@ -7,7 +7,9 @@ from collections.abc import Mapping, Sequence
 
 from fedjax_het.cli.runs.records import flatten
 
-from .figures import Draw, plot_columns, plot_landscapes, plot_rounds
+from ..figures import Draw, plot_columns, plot_landscapes, plot_rounds
+from ..measures import read_client_score, read_loss_rise, read_mean_client_score, read_minimum_distance
+from ..spec import Experiment, Scale, Settings, make_smoke_scale, read_printed
 from .harmofl_methods import (
     AVERAGE,
     BASELINES,
@@ -21,8 +23,6 @@ from .harmofl_methods import (
     diagnose_at_end,
 )
 from .harmofl_segmentation import FIGURE_4, NUCLEI_TABLE, PROSTATE_TABLE
-from .measures import read_client_score, read_loss_rise, read_mean_client_score, read_minimum_distance
-from .spec import Experiment, Scale, Settings, make_smoke_scale, read_printed
 
 _X_RAYS = flatten(
     {

@@ -1,6 +1,6 @@
 """The methods of HarmoFL's tables and figures, and the caveats that several of them share."""
 
-from .spec import Settings
+from ..spec import Settings
 
 METHODS = {
     "FedAvg": {"algorithm.name": "fedavg"},

@@ -2,7 +2,9 @@
 
 from fedjax_het.cli.runs.records import flatten
 
-from .figures import plot_segmentations
+from ..figures import plot_segmentations
+from ..measures import read_client_score, read_mean_client_score
+from ..spec import Experiment, Scale, make_smoke_scale, read_printed
 from .harmofl_methods import (
     AVERAGE,
     BASELINES,
@@ -14,8 +16,6 @@ from .harmofl_methods import (
     SELECTED,
     diagnose_at_end,
 )
-from .measures import read_client_score, read_mean_client_score
-from .spec import Experiment, Scale, make_smoke_scale, read_printed
 
 SITES = {letter: {} for letter in "ABCDEF"}
 NUCLEI = flatten(

@@ -6,9 +6,8 @@ import json
 import numpy as np
 import pytest
 
-from experiments.scaling_laws.__main__ import main, write_files
-from experiments.scaling_laws.laws import fit_laws, fit_line
-from experiments.scaling_laws.points import Place, Plan, Row, make_places, make_run, read_row
+from experiments.client_counts import SCALES, Plan, Row
+from experiments.scaling_laws import fit_laws, fit_line, main, write_tables
 from experiments.tradeoffs import ALGORITHMS
 from fedjax_het.cli.configuration import build
 from fedjax_het.cli.runs.results import RunResults
@@ -21,37 +20,38 @@ TINY = Plan({1: 4, 2: 2, 4: 1}, 6, (6, 40), 2, rounds=4, visits=8, cost_interval
 @pytest.mark.extended
 def test_every_run_has_valid_settings_and_a_directory_of_its_own():
     settings_of = {}
-    for place in make_places(PLAN)["costs"]:
-        for is_cost in (False, True):
-            run = make_run(PLAN, place, {"data.path": "fashion_mnist.npz"}, is_cost=is_cost)
-            assert run.name not in settings_of
-            settings = settings_of[run.name] = run.settings()
+    for part, scale in SCALES.items():
+        runs = PLAN.make_experiment(part).make_runs(scale, {"data.path": "fashion_mnist.npz"}, {})
+        assert len(runs) == len(ALGORITHMS) * len(PLAN.counts[part])
+        counts = [pair for pair in PLAN.counts[part] for _ in ALGORITHMS]
+        for run, (population, cohort) in zip(runs.values(), counts, strict=True):
+            settings = run.settings()
+            assert settings_of.setdefault(run.name, settings) == settings
             build.build_algorithm(settings)
-            assert (settings["cohort_size"], settings["data"]["num_clients"]) == (place.cohort, place.population)
-            if not is_cost:
+            assert (settings["cohort_size"], settings["data"]["num_clients"]) == (cohort, population)
+            if part != "costs":
                 every = settings["evaluate_every"]
-                assert PLAN.visits % place.cohort == 0 and settings["rounds"] >= PLAN.visits // place.cohort
-                assert (PLAN.rounds % every, PLAN.visits // place.cohort % every) == (0, 0)
+                assert PLAN.visits % cohort == 0 and settings["rounds"] >= PLAN.visits // cohort
+                assert (PLAN.rounds % every, PLAN.visits // cohort % every) == (0, 0)
     assert len({json.dumps(each, sort_keys=True, default=str) for each in settings_of.values()}) == len(settings_of)
-
-
-def make_row(place, **fields):
-    return Row(place, status=("done", "done"), where=("device", "device"), **fields)
 
 
 def make_lawful_rows():
     """Rounds 20 (1 + 15 / K), seconds 0.01 + 0.002 K, and memory of 3 MB and 0.1 MB per client."""
     return [
-        make_row(
-            place,
+        Row(
+            algorithm,
+            population,
+            cohort,
             by_rounds=[60.0, 62.0],
-            by_visits=[70 + 2 * np.log10(place.population), 70 + 2 * np.log10(place.population)],
-            targets=[20 * (1 + 15 / place.cohort), None],
-            seconds=[9.0, 0.01 + 0.002 * place.cohort, 0.0001],
-            peak_mb=3 + 0.1 * place.population,
-            up_mb=0.1 * place.cohort,
+            by_visits=[70 + 2 * np.log10(population), 70 + 2 * np.log10(population)],
+            targets=[20 * (1 + 15 / cohort), None],
+            seconds=[9.0, 0.01 + 0.002 * cohort, 0.0001],
+            peak_mb=3 + 0.1 * population,
+            up_mb=0.1 * cohort,
         )
-        for place in make_places(PLAN)["costs"]
+        for algorithm in ALGORITHMS
+        for population, cohort in PLAN.counts["costs"]
     ]
 
 
@@ -81,7 +81,7 @@ class FakeRun(RunResults):
 
 
 def test_a_point_is_read_from_its_runs(tmp_path):
-    plan, place = Plan({10: 10}, rounds=20, visits=400), Place("FedAvg", 1000, 10)
+    plan = Plan({10: 10}, rounds=20, visits=400)
     accuracies = {10: (0.5, 0.6), 20: (0.75, 0.69), 30: (0.6, 0.7), 40: (0.7, 0.9)}
     accuracy = FakeRun(
         lines=[
@@ -96,12 +96,12 @@ def test_a_point_is_read_from_its_runs(tmp_path):
         summary={"facts": {"peak_bytes": 5e7}},
         resolved={"client_states": "host", "examples": "stream"},
     )
-    row = read_row(plan, place, TARGETS, [accuracy, cost])
+    row = Row("FedAvg", 1000, 10).read_accuracy(plan, TARGETS, accuracy).read_costs(cost)
     assert (row.by_rounds, row.by_visits) == ([75, 69], [70, 90])
     assert row.targets == [25.0, None]  # one seed after 20 rounds, the other after 30; only one reaches 80 %
     assert (row.seconds, row.peak_mb, row.up_mb, row.where) == ([0.1, 0.2], 50, 1, ("host", "stream"))
-    other = read_row(plan, Place("SCAFFOLD", 1000, 10), TARGETS, ["exit status 1: no memory", "not run"])
-    write_files("fashion_mnist", plan, [row, other], tmp_path)
+    other = Row("SCAFFOLD", 1000, 10, status=("exit status 1: no memory", "not run"))
+    write_tables("fashion_mnist", plan, [row, other], tmp_path)
     first, second = csv.DictReader((tmp_path / "scaling_fashion_mnist.csv").open())
     assert (first["accuracy after 20 rounds, %"], first["rounds to 70 %"], first["rounds to 80 %"]) == (
         "72.0",

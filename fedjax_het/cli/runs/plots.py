@@ -95,10 +95,10 @@ def save(drawing: Drawing, file: Any, format: str = "png", dpi: int = 150) -> No
 
 
 def write_drawing(path: Path, draw: Callable[..., Drawing], *arguments: Any) -> None:
-    """Draw with these arguments and write the drawing as PNG. A failure is a printed warning."""
+    """Draw with these arguments and write the drawing as PNG or SVG. A failure is a printed warning."""
     with try_drawing(path):
         drawing = draw(*arguments)
-        json_files.write(path, functools.partial(save, drawing))
+        json_files.write(path, functools.partial(save, drawing, format=path.suffix[1:]))
         plt.close(drawing)
 
 

@@ -108,18 +108,21 @@ def _read_domains(run: GridRun) -> tuple[str, ...]:
     return dataset.domain_names
 
 
-def check_runs(runs: Sequence[GridRun], workdir: Path) -> None:
-    """Check the settings and the directory of each run.
+def check_runs(runs: Sequence[GridRun], workdir: Path) -> list[str]:
+    """Check the settings and the directory of each run; return the names of the complete runs.
 
     Raises:
         InputError: Settings cannot be read, or a directory holds another run; the message names the run.
     """
+    complete = []
     for run in runs:
         try:
             build.check_rules(run_settings := run.settings())
-            RunDirectory(workdir / run.name).check(run_settings)
+            if RunDirectory(workdir / run.name).check(run_settings).is_complete:
+                complete.append(run.name)
         except InputError as error:
             raise InputError(f"{run.name}: {error}") from error
+    return complete
 
 
 # ---- training --------------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ import shutil
 import numpy as np
 import pytest
 
-from experiments.papers import measures
+from experiments import measures
 from fedjax_het.cli import train
 from fedjax_het.cli.runs.records import MetricLines
 from fedjax_het.cli.runs.results import RunResults

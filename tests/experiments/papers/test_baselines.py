@@ -6,7 +6,8 @@ import re
 import jax
 import pytest
 
-from experiments.papers import baselines, command, fl_simulator
+from experiments.papers import __main__ as papers
+from experiments.papers import baselines, fl_simulator
 from fedjax_het import data, models
 from fedjax_het.algorithms import ALGORITHMS, FAMILIES
 from fedjax_het.engine import make_round
@@ -64,15 +65,15 @@ def test_every_algorithm_for_domain_shift_is_compared_on_pacs():
 
 
 @pytest.mark.slow
-def test_the_comparison_is_trained_at_the_smoke_scale(tmp_path, capsys):
+def test_the_comparison_is_trained_at_the_smoke_scale(tmp_path, capsys, monkeypatch):
     two = {name: baselines.EXPERIMENTS["cifar10"].rows[name] for name in ("fedavg", "fedper")}
-    experiments = {"cifar10": baselines.EXPERIMENTS["cifar10"]._replace(rows=two)}
-    arguments = ["--what=cifar10", "--scale=smoke", f"--workdir={tmp_path}"]
-    assert command.main(arguments, "baselines", experiments) == 0
+    monkeypatch.setitem(baselines.EXPERIMENTS, "cifar10", baselines.EXPERIMENTS["cifar10"]._replace(rows=two))
+    arguments = ["baselines", "--what=cifar10", "--scale=smoke", f"--workdir={tmp_path}"]
+    assert papers.main(arguments) == 0
     rows = list(csv.DictReader((tmp_path / "cifar10-smoke.csv").open(newline="")))
     assert [row["row"] for row in rows] == ["fedavg", "fedper"] * 2
     assert all(0 <= float(row["mean"]) <= 100 and row["choice"] in baselines.RATES for row in rows)
-    assert command.main(arguments, "baselines", experiments) == 0
+    assert papers.main(arguments) == 0
     assert capsys.readouterr().out.count("was done") == 6
 
 

@@ -22,7 +22,7 @@ import numpy as np
 import pytest
 
 from experiments.papers import fedld, fedmgc, fedrd, harmofl
-from experiments.papers.spec import Experiment
+from experiments.spec import Experiment
 from fedjax_het.cli.configuration import build
 from fedjax_het.data import Dataset
 from tests.shared import shared_path

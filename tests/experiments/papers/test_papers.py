@@ -8,8 +8,11 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from experiments.papers import baselines, command, fedld, figures, fl_simulator, harmofl, measures
-from experiments.papers.spec import Entry
+from experiments import figures, measures
+from experiments.papers import __main__ as papers
+from experiments.papers import baselines, fedld, fl_simulator, harmofl
+from experiments.run import find_folder
+from experiments.spec import Entry
 from fedjax_het import sharing, tree
 from fedjax_het.cli.configuration import build, calls
 from fedjax_het.cli.configuration.settings import TABLES
@@ -83,7 +86,7 @@ def test_tables_share_the_runs_of_equal_settings_and_no_others(paper, tmp_path):
     for experiment in PAPERS[paper].values():
         for scale, chosen in experiment.scales.items():
             for cell in experiment.make_runs(scale, {}, dict.fromkeys(chosen.data, "here")).values():
-                directory = command.runs_folder(cell, scale, tmp_path) / cell.name
+                directory = find_folder(cell, scale, tmp_path) / cell.name
                 settings = cell.settings()
                 shared += directory in there
                 assert there.setdefault(directory, settings) == settings
@@ -224,14 +227,14 @@ def test_class_shares_sum_to_one_per_client(tmp_path):
 
 @pytest.mark.slow
 def test_a_figure_is_trained_and_drawn_at_the_smoke_scale(tmp_path, capsys):
-    arguments = ["--what=fig2", "--scale=smoke", f"--workdir={tmp_path}"]
-    assert command.main(arguments, "fedld", fedld.EXPERIMENTS) == 0
+    arguments = ["fedld", "--what=fig2", "--scale=smoke", f"--workdir={tmp_path}"]
+    assert papers.main(arguments) == 0
     rows = list(csv.DictReader((tmp_path / "fig2-smoke.csv").open(newline="")))
     values = {(row["measure"], row["row"]): float(row["mean"]) for row in rows}
     assert values["absolute shift", "neither"] == values["absolute shift", "principal directions"] > 0
     assert values["absolute shift", "margin"] != values["absolute shift", "neither"]
     assert (tmp_path / "fig2-smoke.png").stat().st_size > 10_000
-    assert command.main(arguments, "fedld", fedld.EXPERIMENTS) == 0
+    assert papers.main(arguments) == 0
     assert capsys.readouterr().out.count("was done") == 3
 
 
@@ -278,8 +281,8 @@ SEEN_BY_DIAGNOSTICS = ("fig1", "fig4-nuclei")
 @pytest.mark.slow
 @pytest.mark.parametrize(("paper", "what"), SMALLEST)
 def test_every_experiment_runs_at_the_smoke_scale(tmp_path, paper, what):
-    experiment, arguments = PAPERS[paper][what], [f"--what={what}", "--scale=smoke", f"--workdir={tmp_path}"]
-    assert command.main(arguments, paper, PAPERS[paper]) == 0
+    experiment, arguments = PAPERS[paper][what], [f"--what={what}", "--scale=smoke"]
+    assert papers.main([paper, *arguments, f"--workdir={tmp_path}"]) == 0
     rows = list(csv.DictReader((tmp_path / f"{what}-smoke.csv").open(newline="")))
     assert {row["row"] for row in rows} == experiment.rows.keys()
     assert {row["measure"] for row in rows} == experiment.measures.keys()

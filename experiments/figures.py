@@ -1,9 +1,6 @@
-"""Pictures of the papers' figures, drawn from their experiments.
+"""Pictures of experiments. `plot_...` is a function `Draw`, (entries, runs) -> drawing, or returns one."""
 
-Each function returns a function `Draw`: (entries, runs) -> drawing.
-"""
-
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -27,6 +24,36 @@ _NUM_LEVELS = 25
 
 
 # ---- curves ----------------------------------------------------------------------------------------------------------
+def make_curves(
+    points: Iterable[tuple[str, float, Sequence[float]]],
+    names: Sequence[str] = (),
+    average: Callable[[Sequence[float]], np.floating] = np.mean,
+) -> list[Curve]:
+    """Make the curve of each label through its points, with a band from the lowest to the highest value.
+
+    Args:
+        points: (label, x, values).
+        names: labels in the order of their colors, where several panels share them.
+        average: of the values at a point.
+    """
+    by_label: dict[str, list[tuple[float, Sequence[float]]]] = {}
+    for label, x, seeds in points:
+        by_label.setdefault(label, []).append((x, seeds))
+    colors = {label: color for color, label in enumerate(names or by_label)}
+    curves = []
+    for label, pairs in by_label.items():
+        x, values = zip(*sorted(pairs, key=lambda pair: pair[0]), strict=True)
+        y = [float(average(value)) for value in values]
+        curves.append(mean_curve(label, colors[label], x, values)._replace(y=y))
+    return curves
+
+
+def set_x_ticks(axis: Axes, ticks: Mapping[float, str]) -> None:
+    """Set the ticks of the x axis, {x: name}, in place of all others."""
+    axis.set_xticks(list(ticks), list(ticks.values()))
+    axis.set_xticks([], minor=True)
+
+
 def plot_columns(varied: str, scale: str = "log") -> Draw:
     """Draw one panel per measure and one curve per row over the columns as numbers.
 
@@ -39,10 +66,7 @@ def plot_columns(varied: str, scale: str = "log") -> Draw:
         panels = []
         for measure in dict.fromkeys(entry.measure for entry in entries):
             known = [entry for entry in entries if entry.measure == measure and entry.seeds]
-            curves = []
-            for i, row in enumerate(dict.fromkeys(entry.row for entry in known)):
-                points = sorted((float(entry.column), entry.seeds) for entry in known if entry.row == row)
-                curves.append(mean_curve(row, i, [x for x, _ in points], [seeds for _, seeds in points]))
+            curves = make_curves((entry.row, float(entry.column), entry.seeds) for entry in known)
             panels.append(Panel("", varied, measure, curves, x_scale=scale))
         return plots.draw_view(View("", panels))
 

@@ -2,12 +2,15 @@
 
 import csv
 import io
+import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import MappingProxyType
 
 from fedjax_het.cli.configuration import calls
 from fedjax_het.cli.runs import data_usage, json_files
 from fedjax_het.cli.runs.run_directory import run_identity
+from fedjax_het.errors import InputError
 
 from .spec import PRETRAINED, Entry, Experiment, Runs, Scale, Settings
 
@@ -133,3 +136,24 @@ def read_csv(text: str) -> list[Entry]:
         return Entry(line["measure"], line["row"], line["column"], printed, seeds, deviation, line["choice"])
 
     return [read(line) for line in csv.DictReader(io.StringIO(text))]
+
+
+def fill_blocks(page: Path, command: str, blocks: Mapping[str, str]) -> str:
+    """Return the text of a page with the blocks in their places; the file stays as it is.
+
+    Args:
+        page: a Markdown file.
+        command: that makes the blocks, such as `python -m docs.page_tables`.
+        blocks: {name: Markdown}.
+
+    Raises:
+        InputError: The page has no place for a block, or several.
+    """
+    text, end = page.read_text(), "<!-- end -->"
+    for name, block in blocks.items():
+        start = f"<!-- {name}: made by {command} -->\n"
+        filled = f"{start}\n{block.strip()}\n\n{end}"
+        text, count = re.subn(f"{re.escape(start)}.*?{end}", lambda _, new=filled: new, text, flags=re.DOTALL)
+        if count != 1:
+            raise InputError(f"{page}: there are {count} places between '{start.strip()}' and '{end}'. Make it one.")
+    return text

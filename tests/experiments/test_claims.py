@@ -1,26 +1,31 @@
 """Claims: the rule of decision on planted effects, the experiments' settings, and the tables of the page."""
 
 import csv
+import json
+import shutil
 
 import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
+from experiments import measures, verdicts
 from experiments.claims import __main__ as claims
-from experiments.claims import page, verdicts
 from experiments.claims.experiments import TOPICS
-from experiments.claims.page import Row, fill_blocks
-from experiments.claims.spec import Experiment
-from experiments.claims.verdicts import FAILS, HOLDS, NOT_RUN, OPEN, Claim, Quantity
-from experiments.papers import measures
+from experiments.claims.settings import make_experiment
+from experiments.run import Runner, find_folder
+from experiments.spec import Claim, Entry, Quantity
+from experiments.tables import fill_blocks, read_csv, to_csv
+from experiments.verdicts import FAILS, HOLDS, NOT_RUN, OPEN, write_page
 from fedjax_het.cli.configuration import build
 from fedjax_het.cli.runs.results import RunResults
 from fedjax_het.cli.study.comparison import Interval
+from fedjax_het.cli.sweep.grid import GridResult
 from fedjax_het.errors import InputError
+from tests.cli.runs.test_results import SUMMARY
 from tests.shared import ROOT
 
 EXPERIMENTS = {name: each for of_topic in TOPICS.values() for name, each in of_topic.items()}
-ACCURACY = Quantity("accuracy, %", 0.5)
+ACCURACY = Quantity(measures.read_test_score(), "accuracy, %", 0.5)
 NOISE = np.array([-0.4, 0.1, 0.3, -0.2, 0.2])  # of seeds
 ORDER = Claim("A is above", "Table 1", "A", ("B", "C"))
 
@@ -81,7 +86,7 @@ def test_what_has_not_been_run_is_said():
 
 
 def test_a_loss_that_falls_is_a_difference_in_the_direction_of_the_claim():
-    loss = Quantity("loss", 0.05, is_lower=True, is_relative=True)
+    loss = Quantity(measures.read_test_score(), "loss", 0.05, is_lower=True, is_relative=True)
     claim = Claim("A has less than", "Fig. 2", "A", ("B",), "loss")
 
     def verdict(a, b):
@@ -97,28 +102,26 @@ def test_a_loss_that_falls_is_a_difference_in_the_direction_of_the_claim():
 @pytest.mark.extended
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_methods_have_valid_settings_the_same_local_steps_and_rates_and_five_seeds(name, tmp_path):
-    experiment = claims._fill(EXPERIMENTS[name], dict.fromkeys(EXPERIMENTS[name].data, "somewhere"))
-    steps, folders = set(), set()
-    for method in experiment.methods:
-        for column in experiment.columns:
-            study = claims.make_study(experiment, method, column, claims.Run({}, 5, tmp_path), tmp_path / name)
-            for trial in study.command.trials[method]:
-                run = study._make_run(trial, study.command.refit_settings)
-                settings = run.settings()
-                size = np.array([100])
-                steps.add((settings["rounds"], int(build.build_algorithm(settings).local_update.num_steps(size)[0])))
-                folders.add((study.command.workdir, run.name))
-                assert settings["data"]["valid_fraction"] > 0 or not experiment.rates
+    experiment, steps, folders = EXPERIMENTS[name], set(), set()
+    for choice in experiment.choices:
+        paths = dict.fromkeys(experiment.scales["cpu"].data, "somewhere")
+        for run in experiment.make_runs("cpu", {}, paths, choice).values():
+            trial, refit = run.settings(), experiment.make_refit(run).settings()
+            assert (refit["seed"], refit["num_seeds"]) == (trial["seed"] + trial["num_seeds"], 5)
+            size = np.array([100])
+            steps.add((refit["rounds"], int(build.build_algorithm(refit).local_update.num_steps(size)[0])))
+            folders.add(find_folder(run, "cpu", tmp_path) / run.name)
+            assert trial["data"]["valid_fraction"] > 0 or len(experiment.choices) == 1
     assert len(steps) == 1
-    count = len(experiment.methods) * len(experiment.columns) * max(len(experiment.rates), 1)
+    count = len(experiment.rows) * len(experiment.scales["cpu"].columns) * len(experiment.choices)
     assert len(folders) == count, "two methods share a run"
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_claims_are_about_methods_and_quantities_that_are_measured(name):
-    experiment: Experiment = EXPERIMENTS[name]
+    experiment = EXPERIMENTS[name]
     for claim in experiment.claims:
-        assert {claim.method, *claim.others} <= experiment.methods.keys() and claim.quantity in experiment.quantities
+        assert {claim.method, *claim.others} <= experiment.rows.keys() and claim.quantity in experiment.quantities
         assert claim.method not in claim.others
     assert {claim.quantity for claim in experiment.claims} == experiment.quantities.keys()
 
@@ -148,28 +151,25 @@ def test_the_length_and_the_direction_of_a_step_are_those_of_the_weighted_update
 def test_the_tables_of_the_page_are_made_of_its_values(tmp_path):
     """Nobody has edited a verdict, nor a value without the verdict."""
     (tmp_path / "claims.md").write_text((ROOT / "docs/claims.md").read_text())
-    (tmp_path / "claims").mkdir()
-    for path in (ROOT / "docs/claims").glob("*.csv"):
-        (tmp_path / "claims" / path.name).write_text(path.read_text())
-    page.write_page(tmp_path / "claims.md", tmp_path / "claims", TOPICS)
+    shutil.copytree(ROOT / "docs/claims", tmp_path / "claims")
+    (tmp_path / "claims/verdicts.csv").unlink()
+    write_page(tmp_path / "claims.md", tmp_path / "claims", TOPICS)
     assert (tmp_path / "claims.md").read_text() == (ROOT / "docs/claims.md").read_text()
     assert (tmp_path / "claims/verdicts.csv").read_text() == (ROOT / "docs/claims/verdicts.csv").read_text()
 
 
 def test_values_are_means_over_columns_and_the_rest_is_not_yet_run(tmp_path):
     methods = {name: {"algorithm.name": "fedavg"} for name in "ABC"}
-    two = {"x": {}, "y": {}}
-    quantities = {"score": (ACCURACY, measures.read_test_score())}
-    experiment = Experiment("A title", "data", "all", {}, "", {}, methods, quantities, (ORDER,), two)
-    rows = [Row(name, column, "score", "learning_rate=0.1", (value + NOISE).tolist()) for name, column, value in (
-        ("A", "x", 70), ("A", "y", 90), ("B", "x", 60), ("B", "y", 40), ("C", "x", 50))]  # fmt: skip
+    words = {"setting": "data", "differs": "all", "columns": {"x": {}, "y": {}}}
+    experiment = make_experiment("A title", "cxr", "", {}, methods, {"score": ACCURACY}, (ORDER,), **words)
+    values = {("A", "x"): 70, ("A", "y"): 90, ("B", "x"): 60, ("B", "y"): 40, ("C", "x"): 50}
+    entries = [Entry("score", *place, None, (x + NOISE).tolist(), choice="0.1") for place, x in values.items()]
     (tmp_path / "claims.md").write_text(
         "before\n<!-- t: made by python -m experiments.claims -->\nstale\n<!-- end -->\n"
         "<!-- summary: made by python -m experiments.claims -->\n<!-- end -->\nz\n"
     )
-    page.write_rows(tmp_path / "e.csv", rows)
-    assert page.read_rows(tmp_path / "e.csv") == rows
-    page.write_page(tmp_path / "claims.md", tmp_path, {"t": {"e": experiment}})
+    (tmp_path / "e.csv").write_text(to_csv(entries))
+    write_page(tmp_path / "claims.md", tmp_path, {"t": {"e": experiment}})
     text = (tmp_path / "claims.md").read_text()
     assert text.startswith("before\n<!-- t") and text.endswith("<!-- end -->\nz\n") and "stale" not in text
     assert "| A is above B: accuracy, % (Table 1) | **holds** | 30.0 ± 0.0 | 80.0 ± 0.4 | 50.0 ± 0.4 |" in text
@@ -177,10 +177,10 @@ def test_values_are_means_over_columns_and_the_rest_is_not_yet_run(tmp_path):
     assert "Not yet run: C." in text and "At an end" not in text
     lines = list(csv.DictReader((tmp_path / "verdicts.csv").open()))
     assert [line["verdict"] for line in lines] == [NOT_RUN, HOLDS, NOT_RUN]
-    page.write_page(tmp_path / "claims.md", tmp_path, {"t": {"e": experiment}})
+    write_page(tmp_path / "claims.md", tmp_path, {"t": {"e": experiment}})
     assert (tmp_path / "claims.md").read_text() == text
-    page.write_rows(tmp_path / "e.csv", [rows[0]._replace(chosen="learning_rate=0.3"), *rows[1:]])
-    page.write_page(tmp_path / "claims.md", tmp_path, {"t": {"e": experiment}})
+    (tmp_path / "e.csv").write_text(to_csv([entries[0]._replace(choice="0.3"), *entries[1:]]))
+    write_page(tmp_path / "claims.md", tmp_path, {"t": {"e": experiment}})
     assert "At an end of those tried, so that a better one may lie beyond: A." in (tmp_path / "claims.md").read_text()
 
 
@@ -204,6 +204,28 @@ def test_what_cannot_be_run_is_refused(flags, message, capsys, tmp_path, monkeyp
     assert message in capsys.readouterr().err
 
 
+def test_results_of_earlier_commands_stay_until_their_runs_have_ended(tmp_path, monkeypatch):
+    def train(runs, folder):
+        (run,) = runs
+        (folder / run.name).mkdir(parents=True)
+        final = {"test/accuracy": {"mean": 0.5, "std": None, "seeds": [0.5, 0.75]}}
+        (folder / run.name / "summary.json").write_text(json.dumps(SUMMARY | {"final": final}))
+        is_done = run.own["algorithm.name"] == "fedavg"
+        yield GridResult(run, folder / run.name, "done" if is_done else "exit status 1: killed", 1.0)
+
+    monkeypatch.setattr("fedjax_het.cli.sweep.grid.run_grid", train)
+    methods = {name: {"algorithm.name": name} for name in ("fedld", "fedprox", "fedavg")}
+    words = {"setting": "", "differs": "", "rates": ()}
+    experiment = make_experiment("", "cxr", "quickstart", {}, methods, {"score": ACCURACY}, (), **words)
+    before = [Entry("score", name, "", None, [1.0]) for name in methods]
+    two = experiment._replace(rows={name: methods[name] for name in ("fedavg", "fedprox")})
+    runner = Runner(two, "cpu", {}, {}, tmp_path)
+    assert claims.merge_entries(experiment, before, runner) == before
+    runner.train(lambda: None)
+    merged = claims.merge_entries(experiment, before, runner)
+    assert [(entry.row, entry.seeds) for entry in merged] == [("fedld", [1]), ("fedprox", []), ("fedavg", [50, 75])]
+
+
 @pytest.mark.slow
 def test_the_command_of_the_page_trains_searches_resumes_and_writes(tmp_path, monkeypatch, capsys):
     digits = load_digits()
@@ -211,8 +233,8 @@ def test_the_command_of_the_page_trains_searches_resumes_and_writes(tmp_path, mo
               for name, values in (("images", digits.images.astype(np.uint8)), ("labels", digits.target))}  # fmt: skip
     np.savez(tmp_path / "digits.npz", **arrays)
     whole = EXPERIMENTS["fedmgc_fashion_mnist"]
-    two = {name: whole.methods[name] for name in ("FedAvg", "FedMGC")}
-    searched = whole._replace(methods=two, claims=(Claim("FedMGC is above", "", "FedMGC", ("FedAvg",)),))
+    two = {name: whole.rows[name] for name in ("FedAvg", "FedMGC")}
+    searched = whole._replace(rows=two, claims=(Claim("FedMGC is above", "", "FedMGC", ("FedAvg",)),))
     topics = {"fedld": {"fedld_losses": EXPERIMENTS["fedld_losses"]}, "fedmgc": {"searched": searched}}
     monkeypatch.setattr(claims, "TOPICS", topics)
     marks = "".join(
@@ -223,14 +245,14 @@ def test_the_command_of_the_page_trains_searches_resumes_and_writes(tmp_path, mo
     flags += [f"--workdir={tmp_path / 'runs'}", "--config.rounds=2", "--config.data.num_clients=5"]
     flags += ["--config.cohort_size=0", "--config.model.hidden=8,"]
     assert claims.main(flags) == 0
-    rows = page.read_rows(tmp_path / "claims/fedld_losses.csv")
-    assert {row.method for row in rows} == {"FedAvg", "margin only", "principal only"}
-    of = {(row.method, row.measure): row.seeds for row in rows}
-    assert all(len(seeds) == 3 for seeds in of.values())
+    entries = read_csv((tmp_path / "claims/fedld_losses.csv").read_text())
+    assert {entry.row for entry in entries} == {"FedAvg", "margin only", "principal only"}
+    seeds = {(entry.row, entry.measure): entry.seeds for entry in entries}
+    assert all(len(values) == 3 for values in seeds.values())
     # The mean and the principal directions are of the same updates.
-    assert of["FedAvg", "shift"] == of["principal only", "shift"] != of["margin only", "shift"]
-    rows = page.read_rows(tmp_path / "claims/searched.csv")
-    assert all(row.chosen.removeprefix("learning_rate=") in whole.rates for row in rows)
+    assert seeds["FedAvg", "shift"] == seeds["principal only", "shift"] != seeds["margin only", "shift"]
+    entries = read_csv((tmp_path / "claims/searched.csv").read_text())
+    assert all(entry.choice in whole.choices for entry in entries)
     text = (tmp_path / "claims.md").read_text()
     assert "not yet run" not in text and "FedMGC is above FedAvg" in text
     capsys.readouterr()

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from experiments.papers import figures, measures
+from experiments import figures, measures
 from fedjax_het.cli.runs import diagnostics_log
 from fedjax_het.cli.runs.results import RunResults
 from tests.cli.report import sample_runs

@@ -1,4 +1,4 @@
-"""The command of the papers' tables: its errors before the first run, and its output."""
+"""The runner of experiments: its errors before the first run, choices and refits, and the tables of results."""
 
 import csv
 import io
@@ -9,12 +9,15 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from experiments.papers import command, fedld, fedrd, tables
-from experiments.papers.measures import read_final
-from experiments.papers.spec import Entry, Experiment, Scale
+from experiments import run as runner
+from experiments import tables
+from experiments.measures import read_final
+from experiments.papers import __main__ as papers
+from experiments.papers import fedrd
+from experiments.spec import Entry, Experiment, Scale
 from fedjax_het.cli.sweep.grid import GridResult
 from fedjax_het.errors import InputError
-from tests.cli.runs.test_results import FIGURE, SUMMARY
+from tests.cli.runs.test_results import SUMMARY
 
 
 def make_entry(row, column, printed, seeds):
@@ -83,14 +86,14 @@ def test_printed_deviations_are_shown_beside_printed_values():
 
 def test_printed_values_are_shown_beside_comparable_results_only(tmp_path, monkeypatch):
     """Not at the smallest scale, and no average over other columns than the paper's."""
-    monkeypatch.setattr(command.grid, "run_grid", lambda cells, folder: iter(()))
+    monkeypatch.setattr(runner.grid, "run_grid", lambda cells, folder: iter(()))
     table = fedrd.EXPERIMENTS["table5"]
     cpu = table.scales["cpu"]
     fewer = {column: cpu.columns[column] for column in "PA"}
     table = table._replace(scales={**table.scales, "fewer": cpu._replace(columns=fewer)})
     for scale, is_compared, has_average in (("smoke", False, False), ("fewer", True, False), ("cpu", True, True)):
         data = [str(tmp_path)] if table.scales[scale].data else []
-        is_done, text = command.run(table, scale, data, {}, tmp_path, "table5")
+        is_done, text = papers.reproduce(table, scale, data, {}, tmp_path, "table5")
         assert not is_done
         assert ("difference" in text, "88.02 ± 0.63" in text, "68.2 ± 0.24" in text) == (
             is_compared,
@@ -120,9 +123,9 @@ def test_the_result_names_settings_given_on_the_command_line():
 
 def test_missing_data_are_named_before_training(tmp_path, capsys):
     arguments = ["--what=table2", "--scale=cpu", f"--workdir={tmp_path / 'runs'}"]
-    assert command.main(arguments, "fedld", fedld.EXPERIMENTS) == 2
+    assert papers.main(["fedld", *arguments]) == 2
     assert "--data: this experiment reads the X-rays' .npz file. Give --data=PATH." in capsys.readouterr().err
-    assert command.main([*arguments, "--data=nowhere.npz"], "fedld", fedld.EXPERIMENTS) == 2
+    assert papers.main(["fedld", *arguments, "--data=nowhere.npz"]) == 2
     assert "--data: 'nowhere.npz' does not exist. Give the path of the X-rays' .npz file." in capsys.readouterr().err
     assert not (tmp_path / "runs").exists()
 
@@ -137,7 +140,7 @@ def test_missing_initial_weights_are_named_before_training(tmp_path, capsys):
         ([str(tmp_path / "other.safetensors")], "layer1.0.conv1.weight"),
     ):
         given = [f"--config.model.pretrained={each}" for each in given]
-        assert command.main([*arguments, *given], "fedrd", fedrd.EXPERIMENTS) == 2
+        assert papers.main(["fedrd", *arguments, *given]) == 2
         error = capsys.readouterr().err
         assert words in error and error.startswith("error: ")
         assert not (tmp_path / "runs").exists()
@@ -153,12 +156,12 @@ def test_missing_initial_weights_are_named_before_training(tmp_path, capsys):
 )
 def test_data_sets_have_to_be_given_by_name_if_several_are_read(tmp_path, given, message):
     with pytest.raises(InputError, match=message):
-        command.run(TWO, "cpu", given, {}, tmp_path, "table")
+        papers.reproduce(TWO, "cpu", given, {}, tmp_path, "table")
 
 
 def test_the_error_for_a_missing_scale_names_the_existing_ones(tmp_path, capsys):
     arguments = ["--what=table3", "--scale=cpu", f"--workdir={tmp_path}"]
-    assert command.main(arguments, "fedrd", fedrd.EXPERIMENTS) == 2
+    assert papers.main(["fedrd", *arguments]) == 2
     assert "'table3' exists at smoke, paper" in capsys.readouterr().err
 
 
@@ -168,7 +171,6 @@ CHOSEN = TWO._replace(
     scales={"cpu": Scale("quickstart", {}, {"S1": {}}, "less data")},
     printed={},
     choices=RATES,
-    chosen_by=read_final("valid/accuracy_mean"),
     reference="FedAvg",
     rows={"FedAvg": {"algorithm.name": "fedavg"}, "FedLD": {"algorithm.name": "fedld"}},
 )
@@ -186,15 +188,50 @@ def train_as_scored(runs, folder):
         score = SCORES[run.own["algorithm.name"], run.own["algorithm.learning_rate"]]
         if not isinstance(score, str):
             names = ("valid/accuracy_mean", "test/accuracy")
-            final = {name: FIGURE | {"seeds": [value]} for name, value in zip(names, score, strict=True)}
+            final = {
+                name: {"mean": value, "std": None, "seeds": [value]} for name, value in zip(names, score, strict=True)
+            }
             (folder / run.name).mkdir(parents=True)
             (folder / run.name / "summary.json").write_text(json.dumps(SUMMARY | {"final": final}))
         yield GridResult(run, folder / run.name, score if isinstance(score, str) else "done", 1.0)
 
 
+@pytest.mark.parametrize(
+    ("scores", "reported"),
+    [({"0.1": None, "0.3": 0.6}, "| FedAvg | 90.00 (0.3) |"), ({"0.1": None, "0.3": None}, "no result (diverged)")],
+)
+def test_a_choice_that_diverged_is_never_reported(tmp_path, monkeypatch, scores, reported):
+    for rate, score in scores.items():
+        monkeypatch.setitem(SCORES, ("fedavg", rate), (score, 0.9))
+    monkeypatch.setattr(runner.grid, "run_grid", train_as_scored)
+    one = CHOSEN._replace(rows={"FedAvg": CHOSEN.rows["FedAvg"]})
+    is_done, text = papers.reproduce(one, "cpu", [], {}, tmp_path, "table")
+    assert reported in text and is_done == ("0.3" in reported)
+
+
+def test_a_chosen_run_is_retrained_with_new_seeds_and_diagnosed_at_its_ends(tmp_path, monkeypatch):
+    trained = []
+
+    def train(runs, folder):
+        trained.append([each.own for each in runs])
+        return train_as_scored(runs, folder)
+
+    monkeypatch.setattr(runner.grid, "run_grid", train)
+    refitted = CHOSEN._replace(refit={"num_seeds": "5", "diagnostics": "norms"})
+    papers.reproduce(refitted, "cpu", [], {"num_seeds": "3", "rounds": "7"}, tmp_path, "table")
+    trials, (refit,), *_ = trained
+    assert [each["algorithm.learning_rate"] for each in trials] == ["0.1", "0.3"] and len(trained) == 4
+    expected = {"seed": "3", "num_seeds": "5", "diagnostics": "norms", "diagnose_every": "6"}
+    assert refit == trials[0] | expected
+    trained.clear()
+    single = refitted._replace(choices={"": {"algorithm.learning_rate": "0.1"}})
+    papers.reproduce(single, "cpu", [], {}, tmp_path / "single", "table")
+    assert ["seed" in each for runs in trained for each in runs] == [True, True]
+
+
 def test_one_choice_is_made_on_validation_examples_alone(tmp_path, monkeypatch):
-    monkeypatch.setattr(command.grid, "run_grid", train_as_scored)
-    is_done, text = command.run(CHOSEN, "cpu", [], {}, tmp_path, "table")
+    monkeypatch.setattr(runner.grid, "run_grid", train_as_scored)
+    is_done, text = papers.reproduce(CHOSEN, "cpu", [], {}, tmp_path, "table")
     assert is_done
     assert "| FedAvg | 60.00 (0.1) |" in text and "| FedLD | 50.00 (0.1) |" in text
     assert "More than 5 points below FedAvg: FedLD (S1: -10.0)." in text
@@ -210,7 +247,7 @@ def test_one_choice_is_made_on_validation_examples_alone(tmp_path, monkeypatch):
 
 def test_a_setting_that_is_chosen_for_each_row_cannot_be_given(tmp_path):
     with pytest.raises(InputError, match=r"learning_rate: it is chosen for each row, from 0.1, 0.3\. Leave"):
-        command.run(CHOSEN, "cpu", [], {"algorithm.learning_rate": "0.2"}, tmp_path / "runs", "table")
+        papers.reproduce(CHOSEN, "cpu", [], {"algorithm.learning_rate": "0.2"}, tmp_path / "runs", "table")
     assert not (tmp_path / "runs").exists()
 
 
@@ -221,9 +258,9 @@ def test_a_stopped_command_leaves_the_tables_of_the_rows_whose_choices_have_all_
                 raise KeyboardInterrupt
             yield result
 
-    monkeypatch.setattr(command.grid, "run_grid", train_three)
+    monkeypatch.setattr(runner.grid, "run_grid", train_three)
     with pytest.raises(KeyboardInterrupt):
-        command.run(CHOSEN, "cpu", [], {}, tmp_path, "table")
+        papers.reproduce(CHOSEN, "cpu", [], {}, tmp_path, "table")
     text = (tmp_path / "table-cpu.md").read_text()
     assert "| FedAvg | 60.00 (0.1) |" in text and "| FedLD | no result |" in text
     assert "More than 5 points below FedAvg: none." in text

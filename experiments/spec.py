@@ -1,7 +1,8 @@
-"""Records of a paper's table or figure: its scales, its rows and columns, its printed values, and its results."""
+"""The record of an experiment: its scales, rows and columns, choices, measures, claims and printed values."""
 
+import itertools
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,6 +14,8 @@ from fedjax_het.cli.sweep.grid import GridRun
 PRETRAINED = "model.pretrained"
 Settings = Mapping[str, str]
 """{"algorithm.lam": "0.1"}, as on the command line."""
+Place = tuple[str, str]
+"""(row, column)."""
 Printed = Mapping[str, Sequence[float | None]]
 """{row: one value per column of the paper, and the average where it has one}; None where a value cannot be read."""
 Measure = Callable[[RunResults, str], list[float]]
@@ -76,21 +79,67 @@ def read_printed(measure: str, table: str) -> dict[str, Any]:
     return {"printed": {measure: printed} if rows else {}, "deviations": {measure: deviations} if "±" in table else {}}
 
 
+class Quantity(NamedTuple):
+    """A measure that claims are about.
+
+    Attributes:
+        read: reads it from a run.
+        title: its name and unit.
+        margin: the largest difference that is negligible; a fraction of the other method's mean if `is_relative`.
+        is_lower: whether lower values are better.
+        is_relative: see `margin`.
+        digits: number of decimals.
+    """
+
+    read: Measure
+    title: str
+    margin: float
+    is_lower: bool = False
+    is_relative: bool = False
+    digits: int = 1
+
+    def __call__(self, run: RunResults, column: str) -> list[float]:
+        return self.read(run, column)
+
+
+class Claim(NamedTuple):
+    """The statement that one method is better than others.
+
+    Attributes:
+        text: the claim in words, without the other methods.
+        source: its place in the paper; empty for a question that the paper does not ask.
+        method: the row that is claimed to be better.
+        others: the rows that it is compared with.
+        quantity: the name of the measure.
+    """
+
+    text: str
+    source: str
+    method: str
+    others: Sequence[str]
+    quantity: str = "score"
+
+
 class Experiment(NamedTuple):
     """A table, or the content of a figure: every row in every column, read by each measure.
 
     Attributes:
-        title: of the table or figure.
+        title: title of the table or figure.
         rows: {name: settings} of each row.
         measures: {name: how it is read from a run}.
         scales: {name: scale}; "paper" is the paper's own.
         printed: {measure: the paper's values}, in the order of its columns.
         deviations: the printed standard deviations, likewise.
         tuned: {(row, column): settings} of one row in one column alone.
-        choices: {name: settings}; a run is trained with each, and one is chosen for each row and column.
-        chosen_by: the measure that is largest for the choice, such as a score on validation examples.
+        left_out: places without a run.
+        choices: {name: settings}; a run is trained with each, and the one with the highest mean score over clients on
+            their validation examples is reported, for each row and column.
+        refit: settings with which the chosen run is retrained, from seeds that no choice has used; None: the chosen
+            run itself is reported.
         reference: the row from which no other should be far, where there is one.
         average: the name of the mean over columns, where there is one.
+        setting: data, network and budget in words, where claims are judged.
+        claims: statements about rows, judged by measures that are a `Quantity`.
         caveats: contradictions of the public record, and what it does not state ("Not in the paper: ...").
         draw: (entries, runs) -> the picture; see `figures`.
     """
@@ -101,17 +150,25 @@ class Experiment(NamedTuple):
     scales: Mapping[str, Scale]
     printed: Mapping[str, Printed] = {}
     deviations: Mapping[str, Printed] = {}
-    tuned: Mapping[tuple[str, str], Settings] = {}
+    tuned: Mapping[Place, Settings] = {}
+    left_out: Collection[Place] = ()
     choices: Mapping[str, Settings] = {"": {}}
-    chosen_by: Measure | None = None
+    refit: Settings | None = None
     reference: str = ""
     average: str = ""
+    setting: str = ""
+    claims: Sequence[Claim] = ()
     caveats: Sequence[str] = ()
     draw: Callable | None = None
 
+    @property
+    def quantities(self) -> dict[str, Quantity]:
+        """The measures that claims are about."""
+        return {name: measure for name, measure in self.measures.items() if isinstance(measure, Quantity)}
+
     def make_runs(
         self, scale: str, common: Settings, paths: Mapping[str, str], choice: str = ""
-    ) -> dict[tuple[str, str], GridRun]:
+    ) -> dict[Place, GridRun]:
         """Make the runs of a scale.
 
         Args:
@@ -124,13 +181,28 @@ class Experiment(NamedTuple):
             {(row, column): run}, the rows of one column after another.
         """
         chosen, runs = self.scales[scale], {}
-        for column, of_column in chosen.columns.items():
-            for row, of_row in self.rows.items():
-                own = {**of_row, **of_column, **self.tuned.get((row, column), {}), **self.choices[choice]}
-                parts = {**chosen.common, **common}, {key: text for key, text in own.items() if key not in common}
-                filled = [{key: fill_paths(text, paths) for key, text in part.items()} for part in parts]
-                runs[row, column] = GridRun(find_config(chosen.config), *filled)
+        for column, row in itertools.product(chosen.columns, self.rows):
+            if (row, column) in self.left_out:
+                continue
+            settings = self.rows[row], chosen.columns[column], self.tuned.get((row, column), {}), self.choices[choice]
+            own = {key: text for part in settings for key, text in part.items() if key not in common}
+            filled = [
+                {key: fill_paths(text, paths) for key, text in part.items()}
+                for part in ({**chosen.common, **common}, own)
+            ]
+            runs[row, column] = GridRun(find_config(chosen.config), *filled)
         return runs
+
+    def make_refit(self, run: GridRun) -> GridRun:
+        """Make the run that retrains a chosen run with new seeds; its diagnostics are of the first and the last round.
+
+        Args:
+            run: the chosen run.
+        """
+        settings, refit = run.settings(), dict(self.refit or {})
+        if "diagnostics" in refit:
+            refit["diagnose_every"] = str(max(settings["rounds"] - 1, 1))
+        return run._replace(own={**run.own, "seed": str(settings["seed"] + settings["num_seeds"]), **refit})
 
     def printed_value(self, measure: str, row: str, column: str) -> tuple[float | None, float | None]:
         """Return the value that the paper prints and its standard deviation; None where there is none."""
@@ -181,5 +253,5 @@ class Entry(NamedTuple):
         return None if self.mean is None or self.printed is None else self.mean - self.printed
 
 
-Runs = Mapping[tuple[str, str], RunResults]
+Runs = Mapping[Place, RunResults]
 """{(row, column): a finished run}."""
