@@ -5,7 +5,7 @@ of them was run.
 from collections.abc import Mapping
 
 from experiments.measures import read_loss_rise, read_mean_client_score, read_minimum_distance, read_unseen_score
-from experiments.papers import fedmgc, fedrd, harmofl_methods
+from experiments.papers import fedmgc, fedrd, harmofl_segmentation
 from experiments.spec import Claim, Experiment, Quantity
 from fedjax_het.cli.runs.records import flatten
 
@@ -100,7 +100,7 @@ FEDRD_PACS = make_experiment(
 )
 
 # ---- HarmoFL ---------------------------------------------------------------------------------------------------------
-_HARMOFL = harmofl_methods.METHODS
+_HARMOFL = harmofl_segmentation.METHODS
 _HARMOFL_BASELINES = tuple(name for name in _HARMOFL if name != "HarmoFL")
 _PLAINER = ("FedAvg", "amplitude only")
 _RISE = "rise of clients' loss at .4 from the server's model"
@@ -148,7 +148,7 @@ HARMOFL_FLATNESS = make_experiment(
     differs=f"nuclei for histology, {_NUCLEI_DIFFERS.format(size='32 x 32')}",
     **_ON_NUCLEI,
     common={**_NUCLEI, "data.size": "32"},
-    methods={**pick(_HARMOFL, "FedAvg", "HarmoFL"), "amplitude only": harmofl_methods.PARTS["amplitude only"]},
+    methods={**pick(_HARMOFL, "FedAvg", "HarmoFL"), "amplitude only": harmofl_segmentation.PARTS["amplitude only"]},
     measures={
         "rise": Quantity(read_loss_rise(0.4), _RISE, 0.05, is_lower=True, is_relative=True, digits=3),
         "distance": Quantity(read_minimum_distance, _DISTANCE, 0.05, is_lower=True, is_relative=True, digits=3),

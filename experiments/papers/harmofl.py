@@ -10,19 +10,21 @@ from fedjax_het.cli.runs.records import flatten
 from ..figures import Draw, plot_columns, plot_landscapes, plot_rounds
 from ..measures import read_client_score, read_loss_rise, read_mean_client_score, read_minimum_distance
 from ..spec import Experiment, Scale, Settings, make_smoke_scale, read_printed
-from .harmofl_methods import (
+from .harmofl_segmentation import (
     AVERAGE,
     BASELINES,
+    FIGURE_4,
     LETTERS,
     MAIN_METHODS,
     METHODS,
     NETWORKS,
+    NUCLEI_TABLE,
     PARTS,
+    PROSTATE_TABLE,
     RELEASED_CODE,
     SELECTED,
     diagnose_at_end,
 )
-from .harmofl_segmentation import FIGURE_4, NUCLEI_TABLE, PROSTATE_TABLE
 
 _X_RAYS = flatten(
     {
