@@ -28,7 +28,6 @@ class Command(NamedTuple):
     has_oracle: bool
     workdir: Path
     max_together: int
-    refit_settings: Mapping[str, str] = {}  # of the runs that are compared, besides their seeds
 
 
 class Study:
@@ -102,7 +101,7 @@ class Study:
         settings = self._make_run(next(iter(command.trials.values()))[0], {}).settings()
         first = settings["seed"] + settings["num_seeds"]
         seeds = {"seed": str(first), "num_seeds": str(command.seeds)}
-        done = self._train(chosen, REFITS, {**seeds, **command.refit_settings})
+        done = self._train(chosen, REFITS, seeds)
         return done, list(range(first, first + command.seeds))
 
     def _make_run(self, trial: Trial, extra: Mapping[str, str]) -> GridRun:
