@@ -99,7 +99,8 @@ def train(name: str, rounds: int = 2, norm: str = "none", **options) -> Variable
 
 
 QUICK = ("fedavg", "fedbn", "fedld")  # sums, personal leaves, Gram matrices
-REPRESENTATIVE = (*QUICK, "scaffold", "fedpac", "harmofl", "fedsr")  # also memories, stacks, replies and surveys
+REPRESENTATIVE = (*QUICK, "scaffold", "fediir", "harmofl", "fedsr")  # also memories, surveys and adapted models
+# FedPAC, which replies to each client, takes as long as all of these together.
 
 
 def all_quick_for(*quick: str, others: pytest.MarkDecorator = pytest.mark.slow) -> pytest.MarkDecorator:

@@ -37,7 +37,7 @@ def test_rounds_of_everyone_are_one_round_with_less_noise():
     assert many == pytest.approx(one, rel=1e-3)
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 def test_places_for_all_clients_are_no_truncation_and_fewer_cost_more():
     plain = epsilon(2.0, PoissonSampling(0.1), 20, DELTA)
     assert epsilon(2.0, PoissonSampling(0.1, 50, 50), 20, DELTA) == plain

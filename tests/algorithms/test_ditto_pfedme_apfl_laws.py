@@ -43,6 +43,7 @@ def test_dittos_common_model_is_fedavgs_whatever_lam_is():
     assert difference(shared, train("fedavg").server.shared) < 1e-6
 
 
+@pytest.mark.slow
 def test_dittos_own_models_depend_on_others_through_lam_alone():
     alone, drawn = (
         [train("ditto", lam=lam, learning_rate=rate, personal_learning_rate=0.05) for rate in (0.05, 0.2)]
@@ -111,6 +112,7 @@ def test_apfls_common_model_is_fedavgs_whatever_alpha_is():
         assert difference(plain, train("apfl", **options).server.shared) < 1e-6
 
 
+@pytest.mark.slow
 def test_apfl_with_alpha_0_keeps_own_models_and_with_1_trains_them_alone():
     fixed = {"adaptive": False, "alpha": 0.0}
     assert is_equal(own_params(start("apfl")), own_params(train("apfl", **fixed)))
@@ -119,6 +121,7 @@ def test_apfl_with_alpha_0_keeps_own_models_and_with_1_trains_them_alone():
     assert difference(average, alone.server.shared["params"]) < 1e-5
 
 
+@pytest.mark.slow
 def test_apfls_alpha_stays_until_the_models_differ_and_then_moves_within_0_and_1():
     alphas = [
         train("apfl", rounds, learning_rate=rate).clients.memory["own"].alpha for rounds, rate in ((1, 1.0), (3, 1.0))

@@ -21,6 +21,7 @@ def test_fedheal_without_masks_and_momentum_is_fedavg_with_equal_weights():
     assert difference(plain, train("fedheal", tau=-1.0, beta=0.0)) < 1e-6
 
 
+@pytest.mark.slow
 def test_fedheal_masks_by_the_clients_own_past_and_averages_over_open_masks():
     change = {"sharing": sharing.personal(sharing.HEAD)}
     round = compose("fedheal", norm="none", participation=participation.uniform(3), options={"tau": 0.4}, change=change)

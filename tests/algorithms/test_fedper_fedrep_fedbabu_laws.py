@@ -62,6 +62,7 @@ def test_personal_parts_stay_with_clients_and_rest_where_nobody_asks(built, sent
         assert is_equal(*own) == (client not in asked)
 
 
+@pytest.mark.slow
 def test_fedreps_body_rests_in_the_head_phase_and_its_head_in_the_body_phase():
     start = compose_built(fedrep(**TINY)).init(jax.random.key(0), federation().data)
     head_alone = train(fedrep(2, 0.05, **TINY | {"learning_rate": 0.0}))

@@ -75,6 +75,7 @@ def test_balanced_losses_ignore_equal_counts_and_common_factors():
     np.testing.assert_allclose(balanced_losses(logits, labels, missing), skewed, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_fedetf_trains_projection_and_scale_and_sends_no_frame():
     round = compose("fedetf", norm="none", options={"width": 5})
     start = round.init(jax.random.key(0), federation().data).server.shared

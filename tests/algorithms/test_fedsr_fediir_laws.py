@@ -104,6 +104,7 @@ def test_the_number_of_evaluation_samples_does_not_change_fedsrs_training():
     assert is_equal(train_shared("fedsr", num_samples=0), train_shared("fedsr"))
 
 
+@pytest.mark.slow
 def test_fedsr_keeps_its_optimizer_state_between_rounds():
     kept, reset = (train_shared("fedsr", momentum=0.9, reset_optimizer=reset) for reset in (False, True))
     assert difference(kept, reset) > 1e-4

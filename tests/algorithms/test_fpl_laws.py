@@ -10,6 +10,7 @@ from tests.harness import compose, difference, federation, run
 pytestmark = pytest.mark.extended
 
 
+@pytest.mark.slow
 def test_fpl_begins_as_fedavg_and_then_follows_the_published_clusters():
     round, data, key = compose("fpl", norm="none"), federation().data, jax.random.key(0)
     step = jax.jit(round.step_with_messages)

@@ -137,6 +137,7 @@ def test_settings_out_of_range_are_refused(build, options):
         build(**options)
 
 
+@pytest.mark.slow
 def test_the_released_presets_differ_from_the_printed_rules():
     assert not is_equal(train("fedrs", rounds=1), train("fedrs", rounds=1, preset="released"))
 

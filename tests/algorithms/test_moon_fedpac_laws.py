@@ -76,6 +76,7 @@ def test_fedpacs_alignment_starts_after_the_first_round():
     assert difference(train_shared("fedpac", 2), train_shared("fedpac", 2, lam=0.0)) > 1e-4
 
 
+@pytest.mark.slow
 def test_fedpac_with_one_client_keeps_its_head():
     alone = federation(num_clients=1).data
     mixed, own = (

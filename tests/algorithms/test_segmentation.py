@@ -40,6 +40,7 @@ def simulation(name, model=None, **options):
     return engine.Simulation(algorithm, model or models.from_flax(PixelClassifier()), FEDERATION, rounds=3, **options)
 
 
+@pytest.mark.slow
 @every_algorithm_slowly
 def test_every_algorithm_trains_on_masks_or_refuses_them(name):
     if name in OF_CLASSES:
@@ -74,6 +75,7 @@ def test_training_on_masks_increases_dice():
     assert engine.flatten_evaluation(run.evaluate(state))["test/dice"][0] > max(0.8, start[0] + 0.2)
 
 
+@pytest.mark.slow
 def test_diagnostics_of_masks_agree_with_each_other():
     chosen = {name: DIAGNOSTICS[name] for name in ("classes", "decomposition")}
     run = simulation("fedavg", diagnostics=chosen)

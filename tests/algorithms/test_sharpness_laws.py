@@ -64,6 +64,7 @@ def test_mofedsam_with_alpha_one_is_fedsam_and_its_first_round_is_fedsam_at_a_sm
     assert difference(first.server.shared, replay(mofedsam, alpha=0.2).states[0].server.shared) < 1e-6
 
 
+@pytest.mark.slow
 def test_the_gradient_of_a_linear_loss_is_the_same_nearby():
     """With curvature the methods differ."""
     pairs = (fedsam_uniform, fedavg_uniform), (fedgamma, scaffold), (partial(fedsmoo, 0.3), partial(feddyn, 0.3))

@@ -85,7 +85,7 @@ def test_one_algorithm_is_shown_completely_at_any_width(list_output, name, colum
     assert every <= shown
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 def test_one_algorithm_is_shown_with_its_messages_and_traffic(list_output):
     out = " ".join(list_output("scaffold").split())
     assert "Down w and c, up y_i - w and c_i+ - c_i" in out

@@ -111,7 +111,7 @@ def test_a_resumed_run_keeps_the_resolved_values_of_auto(config, finished, monke
         assert seen.pop() == kept
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 def test_a_resumed_run_keeps_the_convolution_that_was_timed(config, monkeypatch):
     monkeypatch.setattr(autotune, "time_rounds", lambda *_: [1.0])
     changes = {"model.name": "cnn", "rounds": "2"}

@@ -156,6 +156,7 @@ def test_weights_of_a_mean_are_recovered_and_diagnosing_leaves_the_state_unchang
     assert is_equal(after, other)
 
 
+@pytest.mark.slow
 def test_the_drift_of_one_plain_step_is_its_squared_length():
     chosen = {name: DIAGNOSTICS[name] for name in ("norms", "drift")}
     options = {"layout": sharded(2, 1), "num_seeds": 2, "diagnostics": chosen}
@@ -195,6 +196,7 @@ def test_diagnostics_of_bfloat16_updates_use_the_packed_values():
     assert np.any(packed["norms"]["updates"] != exact["norms"]["updates"])
 
 
+@pytest.mark.slow
 def test_diagnostics_that_exceed_the_memory_budget_are_refused():
     norms = {"norms": DIAGNOSTICS["norms"]}
     large = data.toy(num_clients=5, examples_per_client=(300, 400), image=(6, 6, 1), num_classes=3)

@@ -129,6 +129,7 @@ def errors_of_axes(dtype: str = "float32") -> np.ndarray:
     return np.abs(np.asarray(lengths) - values) / values
 
 
+@pytest.mark.slow
 def test_a_float32_stack_resolves_an_axis_of_relative_length_1e_5(gram_implementation):
     """A float32 Gram matrix would have lost the last two."""
     assert errors_of_axes().max() < 1e-4

@@ -126,6 +126,7 @@ def test_harmofls_networks_accept_amplitude_normalisation():
     assert output.shape[-1] == 2 and set(state) == {"amplitude"}
 
 
+@pytest.mark.slow
 def test_a_unet_of_fewer_levels_is_the_outer_part_with_a_bottleneck_of_the_next_width():
     model = MODELS["unet"](2, levels=2, width=1 / 16)
     params = jax.eval_shape(model.init, KEY, jnp.zeros((2, 8, 12, 1)))["params"]

@@ -35,6 +35,7 @@ def check_round(name, network):
     assert jax.tree.map(lambda x: (x.shape, x.dtype), before) == jax.tree.map(lambda x: (x.shape, x.dtype), after)
 
 
+@pytest.mark.slow
 @every_algorithm_slowly
 def test_a_short_resnet_can_be_traced_in_a_round_of_every_algorithm(name):
     check_round(name, from_flax(ResNet(3, (1, 1), (4, 8), False, "imagenet", "batch", "auto")))

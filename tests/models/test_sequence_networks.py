@@ -48,6 +48,7 @@ def test_the_recurrence_and_its_gradients_are_those_of_flax():
     chex.assert_trees_all_close(ours, differentiate(run_flax), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SMALL)
 def test_a_position_is_classified_by_what_is_before_it(name):
     model = SMALL[name](outputs="every")
@@ -61,6 +62,7 @@ def test_a_position_is_classified_by_what_is_before_it(name):
     np.testing.assert_allclose(last, before[:, -1], rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SMALL)
 def test_half_precision_is_close_and_leaves_tokens_exact(name):
     model = SMALL[name](outputs="every", vocabulary=2000)

@@ -49,6 +49,7 @@ def test_when_all_flip_signs_the_server_goes_backwards(start, honest):
     assert difference(forward, tree.scale(-1.0, backward)) < ROUNDING
 
 
+@pytest.mark.slow
 def test_attackers_who_send_the_mean_of_the_others_leave_their_mean(start):
     """-tau mu of two of five: the mean of all is (3 - 2 tau)/5 mu; with tau = 1.5 nothing moves, in any layout."""
     stage = attack_inner_product(1.5, clients=(1, 4))
@@ -104,6 +105,7 @@ def test_a_largest_z_that_is_no_attack_is_refused_or_warned_of():
     attack_little_is_enough(1.5, fraction=0.2).init_server({}, 10, 10)
 
 
+@pytest.mark.slow
 def test_mimics_send_what_one_honest_client_sends_and_stay_with_it():
     """In a run with absent clients: after the first round the target is an id, which the state holds."""
     stage = attack_mimic(clients=(3, 4))

@@ -49,7 +49,7 @@ def test_a_jax_without_its_private_client_trains_in_a_single_process_and_refuses
 
 
 # ---- what is refused -------------------------------------------------------------------------------------------------
-@pytest.mark.extended
+@pytest.mark.slow
 def test_an_input_error_of_one_process_is_printed_once_and_ends_both(place, tmp_path):
     own = train_arguments(place, tmp_path / "run", {"data.path": "examples.npz"})
     assert common_error(place, own, [place, tmp_path]).startswith("error: process 1 of 2: config.data.path: ")

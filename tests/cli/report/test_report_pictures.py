@@ -20,6 +20,7 @@ def run(tmp_path):
     return folder
 
 
+@pytest.mark.slow
 def test_the_page_shows_the_images_of_the_last_diagnosed_round(run, tmp_path):
     told = make_contents(*read_runs([run]))
     section = next(each for each in told.sections if each.name == "pictures")

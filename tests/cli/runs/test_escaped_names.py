@@ -44,7 +44,7 @@ def workdir(tmp_path_factory):
     return folder / "run"
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 def test_all_files_are_written_and_tables_have_one_line_per_row(workdir):
     assert {"summary.json", "per_client.csv", "curves.png", "partition.png"} <= {
         path.name for path in workdir.iterdir()

@@ -91,6 +91,7 @@ def test_runs_that_need_another_program_are_refused(tmp_path, capsys):
     assert not (tmp_path / "0").exists()
 
 
+@pytest.mark.slow
 def test_killed_runs_resume_from_the_last_checkpoint_that_all_have(trained, tmp_path):
     folder = tmp_path / "again"
     for name in "01":
@@ -105,6 +106,7 @@ def test_killed_runs_resume_from_the_last_checkpoint_that_all_have(trained, tmp_
         assert (folder / name / "checkpoints" / "6").exists() and (folder / name / "summary.json").exists()
 
 
+@pytest.mark.slow
 def test_a_run_that_began_with_others_notes_it_when_resumed_alone(trained, tmp_path, capsys):
     shutil.copytree(trained / "0", tmp_path / "0")
     (tmp_path / "0" / "summary.json").unlink()

@@ -24,6 +24,7 @@ def get_config():
 """
 
 
+@pytest.mark.slow
 def test_the_share_is_that_of_the_cohorts_that_were_trained(tmp_path, monkeypatch):
     cohorts, advance = [], engine.Simulation.advance
 

@@ -43,7 +43,7 @@ def assert_close(ours, theirs):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), ours, theirs)
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 def test_per_batch_a_short_batch_counts_as_a_full_one():
     batches = [expected_gradient(0, 3), expected_gradient(3, 6), expected_gradient(6, 7)]
     assert_close(measure(), {"total": jax.tree.map(lambda *x: sum(x), *batches), "weight": 3.0})

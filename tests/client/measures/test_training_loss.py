@@ -21,12 +21,14 @@ def report_loss(moment: str, batch_size: int = 50, **options):
     return np.asarray(said.uploads.reports["loss"]), metrics, np.asarray(said.uploads.num_examples)
 
 
+@pytest.mark.slow
 def test_with_a_learning_rate_of_zero_the_losses_of_all_moments_agree():
     losses = [report_loss(moment, learning_rate=0.0)[0] for moment in MEASURED | EVALUATED]
     for other in losses[1:]:
         np.testing.assert_allclose(other, losses[0], rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_training_lowers_the_loss():
     before, late, after = (
         report_loss(moment, learning_rate=0.1, epochs=5)[0].mean()

@@ -86,7 +86,7 @@ def test_divergence_per_class_weights_each_class_by_its_own_row():
     np.testing.assert_allclose(weights, [1, 1 + rows[1], 1 + rows[2], 1], rtol=1e-5)
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 @given(seed=st.integers(0, 1000), factor=st.floats(0.01, 100))
 @settings(deadline=None, max_examples=20)
 def test_divergences_are_homogeneous_and_invariant_to_rotation(seed, factor):

@@ -31,6 +31,7 @@ def full_gradient(params=PARAMS):
     return jax.grad(lambda p: cross_entropy()(forward(p)))(params)
 
 
+@pytest.mark.slow
 def test_gradient_of_head_is_the_heads_part_of_the_full_gradient():
     ours = gradient_of_head(forward())
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), ours, full_gradient()["classifier"])
@@ -65,6 +66,7 @@ def test_debiasing_divides_by_the_mass(mass, divisor):
     np.testing.assert_allclose(ours, expected, rtol=1e-5, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_the_gradient_of_the_penalty_matches_finite_differences():
     with jax.enable_x64(True):
         start = jax.tree.map(lambda x: jnp.asarray(x, jnp.float64) + 0.05, PARAMS)

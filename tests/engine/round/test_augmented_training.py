@@ -31,6 +31,7 @@ def train(federated, layout=vmapped, algorithm="fedavg"):
     return run(round, 3, federated.data)[0].server.shared
 
 
+@pytest.mark.slow
 def test_flipping_symmetric_images_does_not_change_training():
     plain, flipped = (train(federation(augment, is_symmetric=True)) for augment in (None, FLIP))
     assert difference(plain, flipped) < 1e-6
@@ -42,6 +43,7 @@ def test_augmentation_changes_training(algorithm):
     assert difference(plain, flipped) > 1e-3
 
 
+@pytest.mark.slow
 def test_augmentation_does_not_depend_on_the_layout():
     federated = federation(JITTER)
     assert difference(train(federated), train(federated, chunked(1))) < 1e-5

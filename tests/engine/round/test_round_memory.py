@@ -42,6 +42,7 @@ def test_a_mean_with_weights_known_beforehand_stacks_no_updates(name):
     assert many < 6
 
 
+@pytest.mark.slow
 def test_a_sum_of_reports_stacks_no_reports():
     """SCAFFOLD's clients leave the round with their states, one model each."""
     few, many = (models_in_memory("scaffold", size, chunked(1)) for size in (4, 12))
@@ -63,6 +64,7 @@ def test_a_bfloat16_stack_takes_half_the_memory():
     assert 3.5 < many - few < 4.5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("stack", "share"), [("float32", 4), ("bfloat16", 2)])
 def test_each_device_stacks_its_own_share(stack, share):
     few, many = (models_in_memory("fedmgc", size, sharded(2, 1), aggregation={"stack": stack}) for size in (4, 12))

@@ -70,7 +70,7 @@ def with_all_client_states(state):
     return state._replace(clients=state.clients.take_all())
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 def test_a_resumed_run_has_the_same_client_states(tmp_path):
     simulation = build_off_device()
     expected = with_all_client_states(advance_in_blocks(simulation, 4))
@@ -171,7 +171,7 @@ def test_a_checkpoint_of_another_algorithm_is_refused(saved):
         Checkpoints(directory, {"mu": 1}).restore(build("scaffold").start())
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 def test_a_checkpoint_of_another_number_of_seeds_is_refused(saved):
     _, directory = saved
     with pytest.raises(InputError, match=r"int32\[1, 5\] there and int32\[2, 5\] here"):

@@ -21,6 +21,7 @@ def test_every_aggregator_is_measured_with_the_mean(layout):
         assert 0 < row.small_share <= 1
 
 
+@pytest.mark.slow
 def test_the_table_is_printed(capsys):
     assert aggregators.main(["--clients=2,4", "--entries=800", "--stack=float32", "--repeats=1"]) == 0
     lines = capsys.readouterr().out.splitlines()

@@ -199,7 +199,7 @@ def test_a_worker_imports_neither_fedjax_het_nor_jax():
 
 
 # ---- contenders ------------------------------------------------------------------------------------------------------
-@pytest.mark.extended
+@pytest.mark.slow
 def test_this_package_takes_the_step_that_the_workload_describes(tmp_path):
     """One step of a client on all its examples, through the worker's pipe, against the gradient by hand."""
     sizes = ["--clients=3", "--examples=20"]

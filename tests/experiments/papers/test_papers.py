@@ -58,7 +58,7 @@ def test_the_settings_of_every_run_are_valid(experiment, scale):
         assert "{" not in str(chosen["data"].get("path"))
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 @pytest.mark.parametrize("paper", PAPERS)
 def test_networks_have_the_layers_that_their_algorithm_keeps_personal(paper):
     seen = set()

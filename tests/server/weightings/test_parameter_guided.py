@@ -31,7 +31,7 @@ def view(start, changes, gaps) -> ServerView:
     return ServerView(received, upload, jnp.arange(num_clients), jnp.ones(num_clients, bool), num_clients, updates)
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 @given(clients=clients, seed=st.integers(0, 5), factor=st.floats(0.1, 10))
 @settings(deadline=None, max_examples=40)
 def test_weights_are_shares_of_present_clients(clients, seed, factor):
