@@ -64,13 +64,14 @@ def test_a_run_does_not_continue_on_other_pictures_of_the_same_names_and_labels(
 
 
 @pytest.mark.extended
-def test_a_run_without_its_last_checkpoint_does_not_continue(config, tmp_path, capsys):
+@pytest.mark.parametrize("name", ["4", "4/state"])
+def test_a_run_without_its_last_checkpoint_does_not_continue(config, tmp_path, capsys, name):
     flags = [f"--config={config}", f"--workdir={tmp_path}"]
     assert train.main(flags) == 0
-    shutil.rmtree(tmp_path / "checkpoints" / "4")
+    shutil.rmtree(tmp_path / "checkpoints" / name)
     before = contents(tmp_path)
     assert train.main([*flags, "--config.rounds=6"]) == 2
-    assert "the checkpoint of its last round, 4, is missing" in capsys.readouterr().err
+    assert "the checkpoint of its last round, 4, is missing or damaged" in capsys.readouterr().err
     assert contents(tmp_path) == before
 
 

@@ -1,5 +1,6 @@
 """Inspection of a run directory before anything is compiled: damaged files, and where the run resumes."""
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -76,9 +77,11 @@ def _read_last_checkpoint(folder: Path, is_thorough: bool) -> engine.SavedCheckp
 
 
 def has_checkpoint(folder: Path, round: int, is_thorough: bool) -> bool:
-    """Whether the newest checkpoint is that of a round; raise InputError if one is damaged."""
-    last = _read_last_checkpoint(folder, is_thorough)
-    return last is not None and last.round == round
+    """Whether the newest checkpoint is that of a round, and none is damaged."""
+    with contextlib.suppress(InputError):
+        last = _read_last_checkpoint(folder, is_thorough)
+        return last is not None and last.round == round
+    return False
 
 
 def _check_lines(path: Path, settings: Mapping[str, Any], done: int) -> None:

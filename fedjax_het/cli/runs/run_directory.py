@@ -50,7 +50,7 @@ class RunDirectory:
             if state.is_complete and not inspection.has_checkpoint(self / "checkpoints", before, is_thorough):
                 raise InputError(
                     f"--config.rounds: the run in '{self.path}' cannot continue: the checkpoint of its last round, "
-                    f"{before}, is missing. Put it back, or choose another directory."
+                    f"{before}, is missing or damaged. Put it back, or choose another directory."
                 )
             note = f"the run of {before} rounds in {self.path} continues to round {rounds}"
             state = state._replace(is_complete=False, notes=[*state.notes, note])
