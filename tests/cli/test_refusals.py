@@ -99,7 +99,7 @@ def test_amplitude_normalization_without_images_is_refused(refused, tmp_path):
     path = tmp_path / "vectors.npz"
     np.savez(path, images=np.random.default_rng(0).normal(size=(40, 5)).astype(np.float32), labels=np.arange(40) % 3)
     arguments = ["--config.data.name=arrays", f"--config.data.path={path}", "--config.algorithm.name=harmofl"]
-    assert "needs images" in refused(*arguments)
+    assert "amplitude normalization takes images" in refused(*arguments)
 
 
 @pytest.mark.extended
