@@ -48,6 +48,7 @@ def test_a_round_without_reports_does_not_change_the_state(name):
     assert np.isnan(metrics[-1].loss)
 
 
+@pytest.mark.extended
 @every_algorithm_slowly
 def test_training_with_one_client_stays_finite(name):
     alone = map_rows(federation().data, lambda rows: Rows(rows.index[-1:], rows.count[-1:]))
@@ -69,6 +70,7 @@ def test_a_client_without_examples_does_not_change_the_result(name):
     assert difference(without.server.shared, state.server.shared) < rounding_tolerance(name)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("name", ["fedavg", "scaffold", "fedbn", "fedga", "fedld", "fedpac"])
 def test_a_round_with_a_nonfinite_aggregate_is_rejected(name):
     """All updates are finite; the server's step overflows from the second round on."""
@@ -103,6 +105,7 @@ def test_nan_of_one_client_reaches_no_other(name):
     assert difference(other._replace(counters=()), state._replace(counters=())) < rounding_tolerance(name)
 
 
+@pytest.mark.extended
 @every_algorithm_slowly
 def test_with_identical_clients_the_servers_step_is_theirs(name):
     """Nothing conflicts, nobody lags: every rule lands between the clients' own updates, leaf entry by leaf entry, or,

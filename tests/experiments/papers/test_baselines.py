@@ -33,6 +33,7 @@ def test_every_algorithm_is_compared_or_said_to_be_unsuited(what):
         assert any(f"`{name}` is left out" in caveat for caveat in experiment.caveats)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("name", baselines.UNSUITED)
 def test_an_unsuited_algorithm_refuses_the_network(name):
     with pytest.raises(InputError):
