@@ -6,17 +6,10 @@ If it is not prepared, the first run explains how to do it. For the batches publ
 
 from typing import Any
 
+from .cifar10 import get_config as cifar10
+
 
 def get_config() -> dict[str, Any]:
-    return {
-        "algorithm": {"name": "fedavg", "learning_rate": 0.05, "batch_size": 50, "epochs": 1},
-        "model": {"name": "cnn", "channels": (16, 32), "hidden": (64,)},
-        "data": {
-            "name": "tfds",
-            "builder": "cifar100",
-            "num_clients": 100,
-            "partition": {"name": "dirichlet", "alpha": 0.5},
-        },
-        "rounds": 200,
-        "cohort_size": 10,
-    }
+    config = cifar10()
+    config["data"]["builder"] = "cifar100"
+    return config

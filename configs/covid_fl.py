@@ -6,20 +6,12 @@ ResNet-50 on 384 x 384. The setting fedld has the lambda of the paper.
 
 from typing import Any, Literal
 
+from .retina import get_config as retina
+
 
 def get_config(setting: Literal["fedavg", "fedld"] = "fedavg") -> dict[str, Any]:
-    algorithm = {"fedavg": {}, "fedld": {"lam": 0.01}}[setting]
-    return {
-        "algorithm": {"name": setting, "learning_rate": 0.005, "batch_size": 50, "epochs": 1} | algorithm,
-        "model": {"name": "cnn", "channels": (16, 32, 64), "hidden": (128,), "kernel": 3, "norm": "batch"},
-        "data": {
-            "name": "covid_fl",
-            "size": 64,
-            "num_clients": 12,
-            "partition": {"name": "by_domain"},
-            "client_test_fraction": 0.0,
-            "standardise": True,
-            "augment": {"name": "images", "crop": (0.8, 1.2), "rotation": 10.0, "flip": 0.5},
-        },
-        "rounds": 200,
-    }
+    config = retina(setting)
+    config["algorithm"].update(learning_rate=0.005, **{"fedavg": {}, "fedld": {"lam": 0.01}}[setting])
+    config["data"].update(name="covid_fl", num_clients=12)
+    config["data"]["augment"]["crop"] = (0.8, 1.2)
+    return config

@@ -7,26 +7,12 @@ paper's five local epochs.
 
 from typing import Any, Literal
 
+from .pacs import get_config as pacs
+
 
 def get_config(setting: Literal["fedavg", "fedrd"] = "fedavg") -> dict[str, Any]:
-    return {
-        "algorithm": {
-            "name": setting,
-            "learning_rate": 0.02,
-            "batch_size": 32,
-            "epochs": {"fedavg": 1, "fedrd": 5}[setting],
-        },
-        "model": {"name": "cnn", "channels": (16, 32, 64), "hidden": (128,), "kernel": 3, "norm": "batch"},
-        "data": {
-            "name": "mini_domainnet",
-            "size": 64,
-            "num_clients": 3,
-            "partition": {"name": "by_domain"},
-            "unseen": "sketch",
-            "valid_fraction": 0.1,
-            "client_test_fraction": 0.0,  # the published test split is the common test set
-            "standardise": True,
-        },
-        "rounds": 50,
-        "evaluate_every": 5,
-    }
+    config = pacs()
+    config["algorithm"].update(name=setting, epochs={"fedavg": 1, "fedrd": 5}[setting])
+    # The published test split is the common test set.
+    config["data"].update(name="mini_domainnet", unseen="sketch", valid_fraction=0.1, client_test_fraction=0.0)
+    return config

@@ -6,26 +6,11 @@
 
 from typing import Any, Literal
 
+from .pacs import get_config as pacs
+
 
 def get_config(setting: Literal["fedavg", "fedrd"] = "fedavg") -> dict[str, Any]:
-    return {
-        "algorithm": {
-            "name": setting,
-            "learning_rate": 0.02,
-            "batch_size": 32,
-            "epochs": {"fedavg": 1, "fedrd": 5}[setting],
-        },
-        "model": {"name": "cnn", "channels": (16, 32, 64), "hidden": (128,), "kernel": 3, "norm": "batch"},
-        "data": {
-            "name": "office_home",
-            "size": 64,
-            "num_clients": 3,
-            "partition": {"name": "by_domain"},
-            "unseen": "real_world",
-            "valid_fraction": 0.1,
-            "client_test_fraction": 0.2,
-            "standardise": True,
-        },
-        "rounds": 50,
-        "evaluate_every": 5,
-    }
+    config = pacs()
+    config["algorithm"].update(name=setting, epochs={"fedavg": 1, "fedrd": 5}[setting])
+    config["data"].update(name="office_home", unseen="real_world", valid_fraction=0.1)
+    return config
