@@ -2,9 +2,10 @@
 
     python -m experiments.benchmarks.compile --topology=v5e:2x2 --algorithms=all --models=mlp --layouts=sharded
 
-Compiles the rounds and the evaluation of a run for a TPU slice, such as v5e:1x1 or v5e:2x2, with the compiler of the
-extra `tpu`, or for H100 GPUs, such as h100:1 or h100:4, with that of the extra `cuda13`. --topology=cuda lowers the
-programs for GPUs, and needs no extra. The process itself computes on the CPU.
+Compiles the round, the exchange of client states with its cohort, and the evaluation of a run for a TPU slice, such as
+v5e:1x1 or v5e:2x2, with the compiler of the extra `tpu`, or for H100 GPUs, such as h100:1 or h100:4, with that of the
+extra `cuda13`. --topology=cuda lowers the programs for GPUs, and needs no extra. The process itself computes on the
+CPU.
 A program fails if the compiler rejects it, if it calls a function that only hosts and CPUs have, or if a collective
 sends the states of all clients. The table has a row per program, with XLA's own figures: for TPUs, GFLOP and GB of
 memory traffic (XLA counts the body of a loop once); MB of arguments and temporary arrays on each device, MB of the
@@ -32,6 +33,7 @@ from fedjax_het._internal.target_platform import tracing_for
 from fedjax_het.algorithms import ALGORITHMS
 from fedjax_het.cli.configuration.command_line import with_exit_status
 from fedjax_het.cli.runs.setting_text import select_names
+from fedjax_het.engine.execution.evaluator import Evaluator
 from fedjax_het.engine.execution.programs import Program, RunPrograms
 from fedjax_het.engine.execution.run_spec import RunSpec
 from fedjax_het.engine.execution.trace import TracedRound, trace_round
@@ -47,7 +49,6 @@ from .targets import LAYOUTS, Target, find_target, first_line
 
 CLIENTS, COHORT, EXAMPLES, BATCH = 100, 8, 100, 20  # clients, clients per round, examples per client, batch size
 ALPHABET = 80  # characters of a text
-PROGRAMS = ("rounds", "evaluation")
 
 _SHARDING_CALLS = {"Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape"}
 _HOST_CALL = re.compile("lapack|fedjax_het|callback")
@@ -109,22 +110,29 @@ def _draw_texts(problem: Problem) -> fh.data.Federation:
 
 
 def compile_case(algorithm: str, model: str, layout: str, target: Target) -> list[Record]:
-    """Compile the rounds and the evaluation, and return a row for each: its figures, or why there are none."""
+    """Compile the programs of a run, and return a row for each: its figures, or why there are none."""
     case = {"algorithm": algorithm, "model": model, "layout": layout}
     rows = []
     with tracing_for(target.traced_platform):
         try:
             traced = trace(algorithm, model, target.layout(layout))
         except InputError as error:
-            return [case | {"program": name, "result": f"refused: {error}"} for name in PROGRAMS]
-        programs = RunPrograms(traced)
-        for name in PROGRAMS:
+            return [case | {"program": "rounds", "result": f"refused: {error}"}]
+        for name, program in run_programs(traced).items():
             try:
-                figures = measure(getattr(programs, name)(), traced, target)
+                figures = measure(program, traced, target)
             except Exception as error:  # whatever a compiler raises is a result
                 figures = {"result": f"failed: {first_line(error)}"}
             rows.append(case | {"program": name} | figures)
     return rows
+
+
+def run_programs(traced: TracedRound) -> dict[str, Program]:
+    """The programs of a run with everything on the device: its round, the exchange of client states, its evaluation."""
+    run = RunPrograms(traced)
+    exchange = zip(("gather", "scatter"), run.exchange(), strict=False)  # neither if all clients take part
+    evaluation = {name: program for name, (program, _) in Evaluator(run).programs().items()}
+    return {"rounds": run.round(), **dict(exchange), **evaluation}
 
 
 def measure(program: Program, traced: TracedRound, target: Target) -> Record:

@@ -21,11 +21,11 @@ from fedjax_het.data import Federation
 from fedjax_het.data.federation import Fractions
 from fedjax_het.data.preparation import Preparation
 from fedjax_het.engine import OffloadPolicy, Sweep
+from fedjax_het.engine.execution.executor import Executor
 from fedjax_het.engine.execution.run_spec import RunSpec
 from fedjax_het.engine.execution.trace import trace_round
 from fedjax_het.engine.parallel.layout import Layout
 from fedjax_het.engine.planning import autotune
-from fedjax_het.engine.planning.memory_budget import compile_executor
 from fedjax_het.engine.round import participation
 from fedjax_het.types import ClientData, Examples, Rows
 
@@ -59,7 +59,7 @@ def measure(point: Point, layout: Layout) -> dict[str, Any]:
         BLOCK,
     )
     traced, offload = trace_round(spec, layout), OffloadPolicy(point.client_states, point.examples)
-    runner = compile_executor(traced, offload, Path(tempfile.gettempdir()))
+    runner = Executor(traced, offload, Path(tempfile.gettempdir()))
     seconds = autotune.time_rounds(runner, point.calls, block=BLOCK)
     median, state = float(np.median(seconds)), traced.shapes.state
     steps = int(algorithm.local_update.num_steps(np.array(EXAMPLES_PER_CLIENT)))

@@ -1,9 +1,8 @@
 """Benchmark of streaming, the host-device traffic that rounds overlap: python -m experiments.benchmarks.streaming
 
-Times rounds of SCAFFOLD on LeNet in three ways: with everything on the device; streamed, with images and client states
-in files; and streamed without overlap, where the host works between rounds. They take turns, so that the load of the
-machine affects all of them, and the page cache of the images is dropped before every turn. Prints how much of the
-host's time is hidden by overlap, and whether all three end with the same model.
+Times rounds of SCAFFOLD on LeNet with everything on the device, and streamed, with images and client states in files.
+The two take turns, so that the load of the machine affects both, and the page cache of the images is dropped before
+every turn. Prints whether both end with the same model.
 Exit status: 0 = done, 2 = a mistake in the arguments.
 """
 
@@ -13,7 +12,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Executor, Future
 from contextlib import contextmanager
 from typing import Any
 
@@ -25,25 +23,10 @@ from fedjax_het import algorithms, data, models
 from fedjax_het.cli.configuration.command_line import with_exit_status
 from fedjax_het.cli.distributed import layouts
 from fedjax_het.engine import Simulation
-from fedjax_het.engine.execution.streaming import StreamingExecutor
 from fedjax_het.errors import InputError
 from fedjax_het.types import State
 
 SHAPE, NUM_CLASSES, BATCH_SIZE = (32, 32, 3), 10, 50
-ON_DEVICE, STREAMED, WITHOUT_OVERLAP = "on the device", "streamed", "without overlap"
-
-
-class BlockingExecutor(Executor):
-    """An executor that runs each call at once, and sums the seconds of all calls."""
-
-    seconds = 0.0
-
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future:
-        jax.block_until_ready(args)  # the time of rounds is not counted
-        begun, done = time.perf_counter(), Future()
-        done.set_result(jax.block_until_ready(fn(*args, **kwargs)))
-        self.seconds += time.perf_counter() - begun
-        return done
 
 
 @contextmanager
@@ -84,24 +67,18 @@ def compare_executors(
         resident = Simulation(algorithm, model, federated, **options)
         options |= {"layout": resident.layout, "client_states": "disk", "examples": "stream"}
         streamed = Simulation(algorithm, model, federated, **options)
-        assert isinstance(streamed.executor, StreamingExecutor)  # because its client states are on disk
-        pool, at_once = streamed.executor.prefetch_pool, BlockingExecutor()
-        contenders = {ON_DEVICE: (resident, None), STREAMED: (streamed, pool), WITHOUT_OVERLAP: (streamed, at_once)}
-        states = {name: simulation.start() for name, (simulation, _) in contenders.items()}
-        seconds, hosts_part = {name: [] for name in contenders}, []
+        contenders = {"on the device": resident, "streamed": streamed}
+        states = {name: simulation.start() for name, simulation in contenders.items()}
+        seconds = {name: [] for name in contenders}
         for turn in range(1 + turns):
-            for name, (simulation, executor) in contenders.items():
+            for name, simulation in contenders.items():
                 forget()
-                if executor is not None:
-                    streamed.executor.prefetch_pool = executor
-                begun, at_once.seconds = time.perf_counter(), 0.0
+                start_time = time.perf_counter()
                 states[name], _ = simulation.advance(states[name], block)
                 if turn:
-                    seconds[name].append((time.perf_counter() - begun) / block)
-                    hosts_part += [at_once.seconds / block] if name == WITHOUT_OVERLAP else []
-        peaks = {name: simulation.cost.peak_bytes for name, (simulation, _) in contenders.items()}
-        print_report(seconds, peaks, float(np.median(hosts_part)))
-        print(f"{resident.layout}; after all rounds the same model to the bit: {are_equal(list(states.values()))}")
+                    seconds[name].append((time.perf_counter() - start_time) / block)
+        print_report(seconds, {name: simulation.cost.peak_bytes for name, simulation in contenders.items()})
+        print(f"{resident.layout}; same model to the bit after all rounds: {are_equal(list(states.values()))}")
 
 
 def are_equal(states: Sequence[State]) -> bool:
@@ -109,14 +86,11 @@ def are_equal(states: Sequence[State]) -> bool:
     return all(np.array_equal(x, first) for leaves in servers for x, first in zip(leaves, servers[0], strict=True))
 
 
-def print_report(seconds: dict[str, list[float]], peaks: dict[str, int], hosts_part: float) -> None:
-    medians = {name: float(np.median(times)) for name, times in seconds.items()}
+def print_report(seconds: dict[str, list[float]], peaks: dict[str, int]) -> None:
     print(f"{'':16s} {'seconds per round':>17s} {'least':>8s} {'most':>8s} {'MB on a device':>17s}")
     for name, times in seconds.items():
         least, most = min(times), max(times)
-        print(f"{name:16s} {medians[name]:17.4f} {least:8.4f} {most:8.4f} {peaks[name] / 1e6:15.1f}")
-    saved = medians[WITHOUT_OVERLAP] - medians[STREAMED]
-    print(f"the host's part takes {1e3 * hosts_part:.1f} ms per round, of which overlap hides {saved / hosts_part:.0%}")
+        print(f"{name:16s} {np.median(times):17.4f} {least:8.4f} {most:8.4f} {peaks[name] / 1e6:15.1f}")
 
 
 @with_exit_status()

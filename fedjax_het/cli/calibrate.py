@@ -16,31 +16,18 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_het._internal.keys import make_key
-from fedjax_het.algorithm import shared_variables
 from fedjax_het.cli.configuration.command_line import with_exit_status
 from fedjax_het.cli.export import write_model
 from fedjax_het.cli.runs.trained_model import TrainedModel, load_model
 from fedjax_het.client.measures import class_moments
-from fedjax_het.engine import flatten_evaluation, vmapped
+from fedjax_het.engine import flatten_evaluation
 from fedjax_het.engine.evaluation.client_measures import fold_clients
-from fedjax_het.engine.evaluation.evaluate import held_out_batches, make_evaluation, personal_rows
+from fedjax_het.engine.evaluation.evaluate import BATCH, evaluate_model
 from fedjax_het.errors import InputError
 from fedjax_het.problem import Problem
 from fedjax_het.server.calibration import ClassMoments, add_moments, calibrate_head, no_moments
-from fedjax_het.types import (
-    Array,
-    ClientData,
-    ClientState,
-    Context,
-    Key,
-    RunCounters,
-    ServerState,
-    State,
-    Variables,
-)
+from fedjax_het.types import Array, ClientData, Context, Key, Variables
 from fedjax_het.validation import Count, NonNegative, Seed, validate_arguments
-
-BATCH = 256
 
 
 @validate_arguments
@@ -112,17 +99,7 @@ def _head_shape(problem: Problem, variables: Variables, data: ClientData) -> tup
 
 def evaluate(model: TrainedModel) -> dict[str, np.ndarray]:
     """The scores of a model on all held-out examples of its federation, by name."""
-    federation = model.federation
-    held, groups = held_out_batches(federation, BATCH)
-    evaluation = jax.jit(make_evaluation(model.problem._replace(evaluated=shared_variables), groups, vmapped, BATCH))
-    zero = jnp.int32(0)
-    state = State(
-        ServerState(jnp.int32(model.rounds), model.variables, (), (), {}),
-        ClientState({}, {}, jnp.zeros(federation.num_clients, int)),
-        RunCounters(zero, zero),
-    )
-    tables, key = personal_rows(federation, False), make_key(0)  # no client has a model of its own
-    return flatten_evaluation(evaluation(state, federation.data, held, tables, key)[0])
+    return flatten_evaluation(evaluate_model(model.problem, model.variables, model.federation, model.rounds))
 
 
 @with_exit_status()

@@ -12,16 +12,14 @@ from fedjax_het import tree
 from fedjax_het.algorithm import Algorithm
 from fedjax_het.engine.execution import cost
 from fedjax_het.engine.execution.executor import Executor
-from fedjax_het.engine.execution.on_device import OnDeviceExecutor
+from fedjax_het.engine.execution.loading import CohortBatch
 from fedjax_het.engine.execution.run_spec import RunSpec
 from fedjax_het.engine.parallel.layout import Layout
 from fedjax_het.engine.parallel.update_stack import StackedUpdates
-from fedjax_het.engine.round import client_step, uplink
-from fedjax_het.engine.round.event_schedule import EventSchedule
-from fedjax_het.engine.round.population import gather_cohort
+from fedjax_het.engine.round import uplink
 from fedjax_het.errors import InputError
 from fedjax_het.problem import Problem
-from fedjax_het.types import Array, ClientData, Key, Named, RoundSnapshot, ServerView, State
+from fedjax_het.types import Array, ClientData, Examples, Key, Named, RoundSnapshot, ServerView, State
 
 Diagnostic = Callable[[Problem, RoundSnapshot], Named]
 DiagnosticValues = dict[str, Named]
@@ -41,13 +39,9 @@ def compile_diagnostics(
         (A function of the state, its peak bytes per device, its compilation time in seconds.)
 
     Raises:
-        InputError: Client states or examples are off the device, or the budget is too small.
+        InputError: The budget is too small.
     """
-    start_time, offload = time.perf_counter(), executor.offload
-    if not isinstance(executor, OnDeviceExecutor):
-        where = f"client states are on '{offload.client_states}', examples on '{offload.examples}'"
-        raise InputError(f"diagnostics: they need both on the device, and {where}. Leave them out, or stream nothing.")
-    traced = executor.traced
+    start_time, traced = time.perf_counter(), executor.traced
     measure, peak = executor.compile_measures(make_diagnosis(traced.spec, traced.layout, diagnostics))
     if budget is not None and peak > budget:
         needed, allowed, rounds = (f"{cost.format_megabytes(size)} MB" for size in (peak, budget, executor.peak_bytes))
@@ -71,32 +65,25 @@ def make_diagnosis(
         diagnostics: The diagnostics by name.
 
     Returns:
-        (Hyperparameters, state, data of all clients, key of the run, its schedule or None) -> the values of each
-        diagnostic.
+        (Hyperparameters, state with the clients of the cohort, its batch with test rows, examples, key of the run) ->
+        the values of each diagnostic.
     """
-    is_everyone, has_tests = spec.participation.is_everyone, bool(np.any(spec.federation.data.test.count))
+    has_tests = bool(np.any(spec.federation.data.test.count))
 
     def measure(
-        hyper_parameters: Mapping[str, Array],
-        state: State,
-        data: ClientData,
-        key: Key,
-        schedule: EventSchedule | None = None,
+        hyper_parameters: Mapping[str, Array], state: State, batch: CohortBatch, examples: Examples, key: Key
     ) -> DiagnosticValues:
         algorithm = _report_drift(spec.sweep.build(hyper_parameters))
         round = spec.round(layout, algorithm)
-        cohort = round.draw(key, state.server.round, schedule)
-        cohort_data = client_step.cohort_data(data, cohort)
-        clients = gather_cohort(state.clients, cohort.ids, is_everyone, layout)
-        test = tree.take(data.test, cohort.ids) if has_tests else None
-        after, metrics, messages = round.train(state._replace(clients=clients), cohort, cohort_data, key)
+        after, metrics, messages = round.train(state, batch.cohort, batch.with_examples(examples), key)
         is_present = messages.uploads.num_examples > 0  # the others sent zeros
         updates, uploads = StackedUpdates(messages.uploads.update, layout), messages.uploads._replace(update={})
         view = ServerView(messages.received, uploads, metrics.cohort, is_present, spec.num_clients, updates)
-        rows = tree.take((cohort_data.train, cohort_data.valid, test), slice(round.cohort_size))
+        test = batch.test if has_tests else None
+        rows = tree.take((batch.train, batch.valid, test), slice(round.cohort_size))
         snapshot = RoundSnapshot(
             view=view,
-            data=ClientData(cohort_data.examples, *rows),
+            data=ClientData(examples, *rows),
             personal=tree.take(after.clients.personal, slice(round.cohort_size)),
             shared=after.server.shared,
             gram_edit=algorithm.aggregator.gram_edit,

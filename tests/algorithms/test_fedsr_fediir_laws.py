@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from fedjax_het import tree
-from fedjax_het.engine.evaluation.evaluate import held_out_batches, make_evaluation
-from fedjax_het.engine.parallel.layout import vmapped
+from fedjax_het.engine.evaluation.evaluate import evaluate_model
 from fedjax_het.engine.round.program import Round
 from fedjax_het.errors import InputError
 from fedjax_het.sharing import personal
@@ -112,11 +111,8 @@ def test_fedsr_keeps_its_optimizer_state_between_rounds():
 
 def test_the_evaluation_of_fedsr_is_deterministic_with_nonnegative_losses():
     everyone = federation()
-    held, groups = held_out_batches(everyone, 16)
-    evaluate = jax.jit(make_evaluation(compose_cached("fedsr").problem, groups, vmapped, 16))
-    state = initial_state("fedsr")
-    rows = {"personal": everyone.data.test}
-    first, again = (evaluate(state, everyone.data, held, rows, jax.random.key(0))[0] for _ in range(2))
+    problem, variables = compose_cached("fedsr").problem, initial_state("fedsr").server.shared
+    first, again = (evaluate_model(problem, variables, everyone) for _ in range(2))
     assert is_equal(first, again)
     assert np.all(np.asarray(first.clients.loss) >= 0) and np.any(np.asarray(first.clients.loss) > 0)
 

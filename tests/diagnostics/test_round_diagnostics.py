@@ -12,7 +12,9 @@ from fedjax_het.algorithms import ALGORITHMS
 from fedjax_het.diagnostics import DIAGNOSTICS
 from fedjax_het.engine import Simulation, Sweep, chunked, make_round, sharded, vmapped
 from fedjax_het.engine.diagnose import make_diagnosis
+from fedjax_het.engine.execution.programs import RunPrograms
 from fedjax_het.engine.execution.run_spec import RunSpec
+from fedjax_het.engine.execution.trace import trace_round
 from fedjax_het.engine.round import participation
 from fedjax_het.errors import InputError
 from fedjax_het.types import Context
@@ -170,17 +172,23 @@ def test_the_drift_of_one_plain_step_is_its_squared_length():
 @every_algorithm_slowly
 def test_every_algorithm_can_be_diagnosed(name):
     everyone = federation()
-    job = RunSpec(Sweep(lambda: algorithm(name)), model(), everyone, participation.uniform(COHORT), 1, 1)
-    state = jax.eval_shape(job.round(vmapped).init, jax.random.key(0), everyone.data)
-    found = jax.eval_shape(make_diagnosis(job, vmapped, DIAGNOSTICS), {}, state, everyone.data, jax.random.key(0))
+    spec = RunSpec(Sweep(lambda: algorithm(name)), model(), everyone, participation.uniform(COHORT), 1, 1)
+    program = RunPrograms(trace_round(spec, vmapped)).measures(make_diagnosis(spec, vmapped, DIAGNOSTICS))
+    found = jax.eval_shape(program.function, *program.arguments)
     assert found.keys() == {"cohort", *DIAGNOSTICS}
-    assert found["drift"]["by_client"].shape == (COHORT,)
+    assert found["drift"]["by_client"].shape == (1, COHORT)
 
 
-def test_diagnostics_of_a_streaming_run_are_refused():
-    norms = {"norms": DIAGNOSTICS["norms"]}
-    with pytest.raises(InputError, match=r"diagnostics: they need both on the device.*examples on 'stream'"):
-        Simulation(algorithm("fedavg"), model("none"), federation(), rounds=1, examples="stream", diagnostics=norms)
+def test_diagnostics_of_a_streaming_run_equal_those_on_the_device():
+    chosen = {name: DIAGNOSTICS[name] for name in ("norms", "decomposition", "drift")}
+    build = partial(Simulation, algorithm("scaffold"), model("none"), federation(), rounds=3, diagnostics=chosen)
+    sampled = participation.bernoulli(0.7, participation.uniform(COHORT))
+    found = []
+    for offload in ({}, {"client_states": "host", "examples": "stream"}):
+        built = build(participation=sampled, **offload)
+        state, _ = built.advance(built.start(), 2)
+        found.append(built.diagnose(state))
+    assert is_equal(*found)
 
 
 @pytest.mark.slow

@@ -1,25 +1,23 @@
 """Evaluation of the server's model on all held-out examples, and of personal models."""
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Mapping
+from functools import partial
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_het import tree
 from fedjax_het.algorithm import Personalization
 from fedjax_het.data.federation import Federation
 from fedjax_het.engine.evaluation import scoring
 from fedjax_het.engine.evaluation.scoring import Batches, HeldOut
 from fedjax_het.engine.evaluation.segmentation_metrics import OVERLAP_METRICS
-from fedjax_het.engine.parallel.layout import Layout
-from fedjax_het.engine.round.client_step import Cohort, cohort_data
-from fedjax_het.engine.round.population import gather_cohort
 from fedjax_het.errors import InputError
 from fedjax_het.labels import are_tokens
 from fedjax_het.problem import Problem
-from fedjax_het.types import Array, ClientData, ClientState, HostArray, Key, Rows, State
+from fedjax_het.types import ClientState, HostArray, Rows, Variables
 
 BATCH = 256
 _MIN_PADDING_SAVED = 4096  # padding slots; saving fewer is not worth the compilation of another program
@@ -135,6 +133,19 @@ def _group_into_steps(batches: Batches, batches_per_step: int, padding_segment: 
     return Batches(cut(batches.index, 0), cut(batches.count, 0), cut(batches.segment, padding_segment))
 
 
+def cut_into_pieces(batches: Batches, max_size: int, padding_segment: int) -> list[HeldOut]:
+    """Cut batches into pieces of equal shape with at most `max_size` examples, but at least two steps each."""
+    num_steps, *step = batches.index.shape
+    steps, pieces = min(max(2, max_size // math.prod(step)), num_steps), []
+    for first in range(0, num_steps, steps):
+        part = jax.tree.map(lambda x, first=first: x[first : first + steps], batches)
+        missing = steps - len(part.count)
+        index, count, segment = (np.pad(x, [(0, missing)] + [(0, 0)] * (x.ndim - 1)) for x in part)
+        segment[steps - missing :] = padding_segment
+        pieces.append((Batches(index, count, segment),))
+    return pieces
+
+
 def personal_rows(federation: Federation, personal_on_test: bool) -> dict[str, Rows]:
     """The index tables on which personal models are scored.
 
@@ -159,66 +170,27 @@ def _make_table(rows: Rows) -> Rows:
     return Rows(np.asarray(rows.index)[None], np.asarray(rows.count)[None])
 
 
-def make_evaluation(
-    problem: Problem,
-    groups: Groups,
-    layout: Layout,
-    batch_size: int,
-    at_a_time: int | None = None,
-    personalize: Personalization | None = None,
-    with_predictions: bool = False,
-) -> Callable[[State, ClientData, HeldOut, dict[str, Rows], Key], tuple[Evaluation, Predictions | None]]:
-    """Build the function that evaluates a state.
-
-    Personal leaves of the server's model are their mean over the clients that have trained (over all clients before the
-    first round), as for a newcomer.
+def evaluate_model(
+    problem: Problem, variables: Variables, federation: Federation, round: int = 0, batch_size: int = BATCH
+) -> Evaluation:
+    """Evaluate a single model on all held-out examples.
 
     Args:
         problem: The learning problem.
-        groups: The groups of segments.
-        layout: The layout of the client axis.
-        batch_size: The maximum number of examples per batch of a personal model.
-        at_a_time: The number of personal models scored at the same time, a `Layout.round_up`; None: all.
-        personalize: The rule for personal models, see `Algorithm`.
-        with_predictions: Whether to return predictions, for `add_metrics`.
+        variables: All variables of the model.
+        federation: The clients and their data.
+        round: The number of completed rounds, which networks may read.
+        batch_size: The maximum number of examples per batch.
 
     Returns:
-        (state, data of all clients, held-out examples, `personal_rows`, key of the run) -> (Evaluation, Predictions, or
-        None).
+        The evaluation, without personal models.
     """
-
-    def evaluate(
-        state: State, data: ClientData, held: HeldOut, tables: dict[str, Rows], key: Key
-    ) -> tuple[Evaluation, Predictions | None]:
-        server, clients = state.server, state.clients
-        num_clients = tables["personal"].count.shape[0]
-        size = at_a_time or layout.round_up(num_clients)
-        shared = problem.evaluated(server)
-        variables = tree.merge(shared, scoring.mean_personal_variables(clients, num_clients, layout, size))
-        num_segments = sum(size for _, size in groups) + 1  # the last one is padding
-        zeros = jnp.zeros((num_segments, len(scoring.score_names(data.examples.labels))), float)
-        totals, predictions = scoring.add_batches(
-            problem, variables, server.round, data.examples, zeros, held, with_predictions
-        )
-
-        def score_block(number: Array) -> dict[str, tuple[Array, Array | None]]:
-            block = Cohort(*scoring.client_block(number, size, num_clients))
-            own_rows = {name: scoring.rows_of_block(rows, block) for name, rows in tables.items()}
-            states = gather_cohort(clients, block.ids, is_everyone=True, layout=layout)
-            of_block = states, cohort_data(data, block), own_rows, block, key, with_predictions
-            tested = server._replace(shared=shared)
-            return scoring.score_own_models(problem, personalize, layout, batch_size, tested, *of_block)
-
-        own, own_predictions = {}, {}
-        if has_own_models(clients, personalize):
-            blocks = jax.lax.map(score_block, jnp.arange(-(-num_clients // size)))
-            by_client = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:])[:num_clients], blocks)
-            own = {name: sums for name, (sums, _) in by_client.items()}
-            own_predictions = {name: predicted for name, (_, predicted) in by_client.items()}
-        evaluation = collect_scores(groups, totals, own, are_tokens(data.examples.inputs))
-        return evaluation, Predictions(predictions, own_predictions) if with_predictions else None
-
-    return evaluate
+    held, groups = held_out_batches(federation, batch_size)
+    examples, names = federation.examples, scoring.score_names(federation.examples.labels)
+    zeros = jnp.zeros((sum(size for _, size in groups) + 1, len(names)), float)  # the last segment is padding
+    add_batches = jax.jit(partial(scoring.add_batches, problem))
+    totals, _ = add_batches(variables, jnp.int32(round), examples, zeros, held)
+    return collect_scores(groups, np.asarray(totals), {}, are_tokens(examples.inputs))
 
 
 def has_own_models(clients: ClientState, personalize: Personalization | None) -> bool:
@@ -227,7 +199,7 @@ def has_own_models(clients: ClientState, personalize: Personalization | None) ->
 
 
 def collect_scores(groups: Groups, totals: HostArray, own: Mapping[str, HostArray], is_text: bool) -> Evaluation:
-    """Convert sums of scores to an Evaluation, in JAX or NumPy; leading axes (seeds) are preserved.
+    """Convert sums of scores to an Evaluation; leading axes (seeds) are preserved.
 
     Args:
         groups: The groups of segments.

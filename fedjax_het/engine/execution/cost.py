@@ -10,8 +10,7 @@ from jax.stages import Compiled
 
 from fedjax_het import tree
 from fedjax_het.algorithm import Stage
-from fedjax_het.engine.evaluation.evaluate import BATCH, held_out_batches, personal_rows
-from fedjax_het.engine.execution.run_spec import ALL_ON_DEVICE, OffloadPolicy
+from fedjax_het.engine.execution.run_spec import OffloadPolicy
 from fedjax_het.engine.execution.trace import TracedRound
 from fedjax_het.engine.round.phases import RoundMessages
 from fedjax_het.engine.round.update_plan import is_stacked
@@ -81,8 +80,8 @@ UPDATES = "updates of a cohort"
 def resident_bytes(traced: TracedRound, offload: OffloadPolicy) -> dict[str, int]:
     """The bytes required on each device, from shapes only, before compilation.
 
-    With streaming, the device holds the client states of three cohorts (of the previous, current and next round), and
-    the examples and index tables of two.
+    The device holds the index tables of two cohorts, the current and the next one. With streaming, it also holds the
+    examples of two cohorts, and the client states of three: of the previous, current and next round.
 
     Args:
         traced: The round.
@@ -97,21 +96,18 @@ def resident_bytes(traced: TracedRound, offload: OffloadPolicy) -> dict[str, int
     bytes_per_state, tables = tree.num_bytes(state.clients) // spec.num_clients, (data.train, data.valid)
     sizes = {"server's state": seeds * tree.num_bytes((state.server, state.counters))}
     if offload.client_states == "device":
-        sizes["client states"] = (
-            seeds * layout.count_client_rows(spec.num_clients) * bytes_per_state // layout.num_devices
-        )
+        rows = layout.count_client_rows(spec.num_clients)
+        sizes["client states"] = seeds * rows * bytes_per_state // layout.num_devices
+        if not spec.participation.is_everyone or rows != slots:
+            sizes["client states of 2 cohorts"] = 2 * seeds * slots * bytes_per_state // layout.num_devices
     else:
         sizes["client states of 3 cohorts"] = 3 * seeds * slots * bytes_per_state // layout.num_devices
     if offload.examples == "device":
         sizes["examples"] = tree.num_bytes(data.examples)
     else:
         bytes_per_example = sum(x.dtype.itemsize * math.prod(x.shape[1:]) for x in data.examples)
-        sizes["examples of 2 cohorts"] = 2 * spec.most_examples * bytes_per_example
-    if offload == ALL_ON_DEVICE:
-        tested = held_out_batches(spec.federation, BATCH)[0], personal_rows(spec.federation, spec.personal_on_test)
-        sizes["index tables"] = tree.num_bytes((tables, tested))
-    else:
-        sizes["index tables of 2 cohorts"] = 2 * seeds * slots * tree.num_bytes(tables) // spec.num_clients
+        sizes["examples of 2 cohorts"] = 2 * spec.most_examples() * bytes_per_example
+    sizes["index tables of 2 cohorts"] = 2 * seeds * slots * tree.num_bytes(tables) // spec.num_clients
     if is_stacked(spec.algorithm):
         sizes[UPDATES] = seeds * tree.num_bytes(messages.uploads.update) // layout.num_devices
     return sizes

@@ -1,51 +1,142 @@
-"""Interface of the executors of a traced round."""
+"""Execution of rounds and evaluations, with client states and examples on the device or streamed from the host."""
 
-from abc import ABC, abstractmethod
+import time
+from collections.abc import Callable
+from functools import cached_property
+from pathlib import Path
 
-from jax.stages import Compiled
+import jax
+import numpy as np
 
 from fedjax_het.engine.evaluation.evaluate import Evaluation
 from fedjax_het.engine.execution import cost
+from fedjax_het.engine.execution.client_states import ClientStates, DeviceStates, StoredStates
+from fedjax_het.engine.execution.evaluator import Evaluator
+from fedjax_het.engine.execution.loading import LoadedCohort
+from fedjax_het.engine.execution.programs import RunPrograms
 from fedjax_het.engine.execution.run_spec import OffloadPolicy
 from fedjax_het.engine.execution.trace import TracedRound
 from fedjax_het.engine.round.phases import RoundMetrics
-from fedjax_het.types import State
+from fedjax_het.engine.storage.client_store import ClientStore
+from fedjax_het.types import ClientState, PyTree, State
 
 
-class Executor(ABC):
-    """A round compiled for one layout and one `OffloadPolicy`: an OnDeviceExecutor or a StreamingExecutor."""
+class Executor:
+    """A round compiled for one layout and one `OffloadPolicy`, and its evaluation.
 
-    traced: TracedRound
-    offload: OffloadPolicy  # where client states and examples are kept
-    program: Compiled  # of rounds
-    compile_seconds: float
+    Rounds are dispatched without waiting for their results: while a round runs, the host collects the previous one, and
+    reads the next cohort's examples and client states.
+    """
 
-    @abstractmethod
+    def __init__(self, traced: TracedRound, offload: OffloadPolicy, folder: Path | None = None):
+        """Compile a round; the evaluation is compiled when it or `peak_bytes` is first needed.
+
+        Args:
+            traced: The round.
+            offload: Where client states and examples are kept.
+            folder: The folder for client states on disk.
+        """
+        self.traced, self.offload, start_time = traced, offload, time.perf_counter()
+        self._folder = folder if offload.client_states == "disk" else None
+        self.programs = programs = RunPrograms(traced, offload)
+        self._loader, self._keys = programs.loader, traced.layout.replicate(traced.spec.keys())
+        self._loaded: tuple[int, LoadedCohort | None] = (-1, None)  # a round's number and cohort
+        self.program = programs.round().compile()
+        self.exchange = [program.compile() for program in programs.exchange()]
+        self._loader.compile()
+        self.compile_seconds = time.perf_counter() - start_time
+
+    # ---- running -----------------------------------------------------------------------------------------------------
     def start(self) -> State:
         """The state before the first round."""
+        spec, programs = self.traced.spec, self.programs
+        example = self.traced.layout.replicate(spec.federation.examples.inputs[:1])
+        state = programs.init(programs.hyper_parameters, self._keys, example)
+        if not programs.is_stored:
+            return state
+        first = jax.tree.map(lambda x: np.asarray(x[:, 0]), state.clients)
+        return state._replace(clients=ClientStore(first, spec.num_clients, self._folder))
 
-    @abstractmethod
     def advance(self, state: State, num_rounds: int) -> tuple[State, RoundMetrics]:
         """Run several rounds, which invalidates `state`. The metrics are NumPy arrays [runs, num_rounds, ...]."""
+        first = int(np.asarray(state.server.round)[0])
+        cohorts, clients, metrics = self._loader.draw(first), self._open(state.clients), []
+        number, loaded = self._loaded
+        if number != first or loaded is None:
+            loaded = self._loader.load(cohorts[0])
+        clients.prefetch(cohorts[0])
+        running: list[RoundMetrics] = []
+        for number, next_cohort in enumerate(cohorts[1 : num_rounds + 1], first + 1):
+            ids = loaded[0].cohort.ids
+            state, round_metrics = self.program(
+                self.programs.hyper_parameters, state._replace(clients=clients.take(ids)), *loaded, self._keys
+            )
+            clients.put(ids, state.clients)
+            # The device is busy with this round from here on.
+            metrics += jax.tree.map(np.asarray, running)
+            running = [round_metrics]
+            if number < self.traced.spec.rounds:
+                loaded = self._loader.load(next_cohort)
+                self._loaded = number, loaded
+            if number < first + num_rounds:
+                clients.prefetch(next_cohort)
+        metrics += jax.tree.map(np.asarray, running)
+        stacked = jax.tree.map(lambda *rounds: np.stack(rounds, axis=1), *metrics)
+        return state._replace(clients=clients.finish()), stacked
 
-    @abstractmethod
     def evaluate(self, state: State) -> Evaluation:
         """Evaluate on all held-out examples; the results are NumPy arrays."""
+        return self._evaluator(state)
 
-    @abstractmethod
+    def compile_measures(self, measure: Callable[..., PyTree]) -> tuple[Callable[[State], PyTree], int]:
+        """Compile a function that reads the next round's cohort, without changing the state.
+
+        Args:
+            measure: (hyperparameters, state with the cohort's clients, batch with test rows, examples, key) of one run
+                -> measured values.
+
+        Returns:
+            (A function of the state, whose results are NumPy arrays [runs, ...]; its peak bytes on one device.)
+        """
+        program = self.programs.measures(measure).compile()
+
+        def measure_state(state: State) -> PyTree:
+            cohort = self._loader.draw(int(np.asarray(state.server.round)[0]))[0]
+            loaded, clients = self._loader.load(cohort, with_test=True), self._open(state.clients)
+            clients.prefetch(cohort)
+            own = state._replace(clients=clients.take(loaded[0].cohort.ids))
+            return jax.tree.map(np.asarray, program(self.programs.hyper_parameters, own, *loaded, self._keys))
+
+        return measure_state, self._peak_bytes(cost.temporary_bytes(program))
+
     def release(self) -> None:
         """Free the memory of the data on the device."""
+        self._loader.release()
+        self._loaded = (-1, None)
 
+    def _open(self, clients: ClientState | ClientStore) -> ClientStates:
+        if isinstance(clients, ClientStore):
+            return StoredStates(clients, self.traced.round.cohort_size, *self.exchange)
+        return DeviceStates(clients, *self.exchange)
+
+    # ---- memory ------------------------------------------------------------------------------------------------------
     @property
     def round_bytes(self) -> int:
         """Peak bytes on one device in rounds."""
         return self._peak_bytes(cost.temporary_bytes(self.program))
 
     @property
-    @abstractmethod
     def peak_bytes(self) -> int:
         """Peak bytes on one device, in rounds or in evaluation; compiles the evaluation."""
+        return self._peak_bytes(cost.temporary_bytes(self.program), self._evaluator.extra_bytes)
 
     def _peak_bytes(self, *temporary: int) -> int:
-        """Peak bytes on one device of programs with these temporary bytes."""
         return cost.bytes_before_round(cost.resident_bytes(self.traced, self.offload)) + max(temporary)
+
+    @cached_property
+    def _evaluator(self) -> Evaluator:
+        start_time = time.perf_counter()
+        evaluator = Evaluator(self.programs)
+        evaluator.compile(self.exchange, self._keys)
+        self.compile_seconds += time.perf_counter() - start_time
+        return evaluator

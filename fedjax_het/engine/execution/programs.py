@@ -1,4 +1,4 @@
-"""Programs of a run that keeps everything on the device: its initialization, its rounds and its evaluation.
+"""Programs of a run: its initialization, its rounds, and the exchange of client states with a cohort.
 
 A program is a function with the shapes of its arguments, compiled for the devices of its layout. Only the
 hyperparameters of a sweep are allocated on devices, so for a single algorithm the devices need not be present.
@@ -9,25 +9,17 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.stages import Compiled, Wrapped
 
 from fedjax_het import tree
-from fedjax_het.engine.evaluation.evaluate import (
-    BATCH,
-    Evaluation,
-    Predictions,
-    held_out_batches,
-    make_evaluation,
-    personal_rows,
-)
+from fedjax_het.engine.execution.loading import CohortBatch, CohortLoader
+from fedjax_het.engine.execution.run_spec import ALL_ON_DEVICE, OffloadPolicy
 from fedjax_het.engine.execution.trace import TracedRound
 from fedjax_het.engine.parallel import sharding
 from fedjax_het.engine.parallel.compilation import COMPILATION_LOG, jit_initializer, jit_program, replicated_shapes
-from fedjax_het.engine.round import client_step
-from fedjax_het.engine.round.event_schedule import EventSchedule
+from fedjax_het.engine.round.initialization import broadcast_clients
 from fedjax_het.engine.round.phases import RoundMetrics
-from fedjax_het.types import Array, ClientData, Key, PyTree, State
+from fedjax_het.types import Array, ClientState, Examples, HostArray, Key, PyTree, State
 
 
 class Program(NamedTuple):
@@ -45,111 +37,119 @@ class Program(NamedTuple):
 class RunPrograms:
     """The programs of a traced run; arguments and results have a leading run axis.
 
+    A round reads and returns the states of its cohort only. Its program is therefore the same, with bitwise equal
+    results, whether all client states are on the device or in a ClientStore.
+
     Attributes:
-        init: (hyperparameters, keys, data) -> the state before the first round.
-        state: The shapes of the state, with shardings.
-        data: The shapes of the clients' data.
-        schedule: The shapes of the events of asynchronous rounds; None in synchronous ones.
+        loader: The loader of cohorts.
+        slots: The number of slots of a cohort, including padding.
+        is_stored: Whether client states are off the device.
+        is_whole: Whether a cohort is all rows of the client states in order, so that nothing is gathered.
+        init: (hyperparameters, keys, stored inputs of an example) -> the state before the first round. If client states
+            are off the device, its clients are one cohort.
+        state: The shapes of this state, with shardings.
+        clients: The shapes of the client states of a cohort, with shardings.
         hyper_parameters: The hyperparameters of a sweep, weakly typed arrays; {} for a single algorithm.
         keys: The shape of the keys.
     """
 
-    def __init__(self, traced: TracedRound):
+    def __init__(self, traced: TracedRound, offload: OffloadPolicy = ALL_ON_DEVICE):
         """Find the shapes of the run's state, which traces its initialization."""
-        self.traced, spec, layout = traced, traced.spec, traced.layout
+        self.traced, self.offload, spec, layout = traced, offload, traced.spec, traced.layout
+        self.loader = CohortLoader(traced, offload.examples == "stream")
+        self.slots, self.is_stored = layout.round_up(spec.cohort_size), offload.client_states != "device"
+        self._num_rows = self.slots if self.is_stored else layout.count_client_rows(spec.num_clients)
+        self.is_whole = not self.is_stored and spec.participation.is_everyone and self._num_rows == self.slots
         self._state_shardings = sharding.state_shardings(layout)
-        self.data = replicated_shapes(spec.federation.data, layout)
         self.keys = replicated_shapes(jax.eval_shape(spec.keys), layout)
-        self.schedule = replicated_shapes(spec.schedule, layout)
         self.hyper_parameters = layout.jit(spec.hyper_parameters, layout.sharding)() if spec.sweep.values else {}
         self.init = jit_initializer(
             spec.map_over_runs(self._initial_state, (0, 0, None)), layout, self._state_shardings
         )
-        state = jax.eval_shape(self.init, self.hyper_parameters, self.keys, self.data)
+        example = spec.federation.examples.inputs[:1]
+        state = jax.eval_shape(self.init, self.hyper_parameters, self.keys, example)
         self.state = sharding.with_shardings(state, layout)
+        self.clients = self.rows_of_clients(self.slots)
 
-    def rounds(self) -> Program:
-        """(hyperparameters, state, data, keys, schedule, number of rounds) -> (state, metrics [runs, block, ...]).
-
-        The memory of the state is reused.
-        """
-        number = replicated_shapes(np.int32(1), self.traced.layout)
-        results = self._state_shardings and (self._state_shardings, self.traced.layout.sharding)
-        arguments = self.hyper_parameters, self.state, self.data, self.keys, self.schedule, number
-        return self._program("rounds", self._run_rounds, (0, 0, None, 0, 0, None), arguments, results, donate=(1,))
-
-    def evaluation(self) -> Program:
-        """(hyperparameters, state, data, held-out batches, rows of personal models, keys) -> as `make_evaluation`."""
-        traced, spec = self.traced, self.traced.spec
-        held_out, groups = held_out_batches(spec.federation, BATCH)
-        own = personal_rows(spec.federation, spec.personal_on_test)
-        slots = traced.layout.round_up(traced.round.cohort_size)
-
-        def evaluate(
-            hyper_parameters: Mapping[str, Array], *arguments: PyTree
-        ) -> tuple[Evaluation, Predictions | None]:
-            round = traced.with_hyper_parameters(hyper_parameters).round
-            options = slots, round.personalize, bool(spec.metrics)
-            return make_evaluation(round.problem, groups, traced.layout, BATCH, *options)(*arguments)
-
-        tables = replicated_shapes((held_out, own), traced.layout)
-        return self._program(
-            "evaluation",
-            evaluate,
-            (0, 0, None, None, None, 0),
-            (self.hyper_parameters, self.state, self.data, *tables, self.keys),
-            is_quick=True,
+    def rows_of_clients(self, num_rows: int) -> ClientState:
+        """The shapes of the states of several clients."""
+        sharding = self.traced.layout.client_sharding
+        return jax.tree.map(
+            lambda x: jax.ShapeDtypeStruct((x.shape[0], num_rows, *x.shape[2:]), x.dtype, sharding=sharding),
+            self.state.clients,
         )
+
+    def round(self) -> Program:
+        """(hyperparameters, state, batch, examples, keys) -> (state, metrics). The memory of the state is reused."""
+        results = self._state_shardings and (self._state_shardings, self.traced.layout.sharding)
+        return self._cohort_program("round", self._run_round, results=results, donate=(1,))
 
     def measures(self, measure: Callable[..., PyTree]) -> Program:
-        """(hyperparameters, state, data, keys, schedule) -> the values of `measure` in each run."""
-        return self._program(
-            "diagnostics",
-            measure,
-            (0, 0, None, 0, 0),
-            (self.hyper_parameters, self.state, self.data, self.keys, self.schedule),
-            is_quick=True,
-        )
+        """(hyperparameters, state, batch with test rows, examples, keys) -> the values of `measure` in each run."""
+        return self._cohort_program("diagnostics", measure, with_test=True, is_quick=True)
 
-    def _program(
+    def exchange(self) -> list[Program]:
+        """The programs that gather the client states of a cohort, and write them back.
+
+        On the device: (all states, ids) -> states of the cohort; (all states, ids, states of the cohort) -> all states.
+        Off the device: (states of the previous round, positions in it, states from the store) -> states of the cohort;
+        a position is -1 if the client did not take part in the previous round.
+        """
+        if self.is_whole:
+            return []
+        ids = replicated_shapes(self.loader.shapes()[0].cohort.ids, self.traced.layout)
+        if self.is_stored:
+            return [self._exchange_program("merge", self._merge_client, (self.clients, ids, self.clients))]
+        size = self.traced.round.cohort_size
+
+        def put(clients: ClientState, ids: Array, rows: ClientState) -> ClientState:
+            return tree.put(clients, ids[:size], tree.take(rows, slice(size)))
+
+        return [
+            self._exchange_program("gather", self.traced.layout.take, (self.state.clients, ids)),
+            self._exchange_program("scatter", put, (self.state.clients, ids, self.clients), donate=(0,)),
+        ]
+
+    def build(
         self,
         name: str,
         function: Callable,
-        axes: tuple[int | None, ...],
+        axes: tuple[PyTree, ...],
         arguments: tuple[PyTree, ...],
         results: PyTree = None,
         donate: tuple[int, ...] = (),
         is_quick: bool = False,
     ) -> Program:
+        """Map a function over the runs; see `runs.map_over_runs` and `compilation.jit_program`."""
+        layout, over_runs = self.traced.layout, self.traced.spec.map_over_runs(function, axes)
+        return Program(
+            f"{name}, {layout}", jit_program(over_runs, layout, results, donate, is_quick=is_quick), arguments
+        )
+
+    def _cohort_program(self, name: str, function: Callable, *, with_test: bool = False, **options) -> Program:
+        loaded = replicated_shapes(self.loader.shapes(with_test), self.traced.layout)
+        arguments = self.hyper_parameters, self.state._replace(clients=self.clients), *loaded, self.keys
+        return self.build(name, function, (0, 0, 0, None, 0), arguments, **options)
+
+    def _exchange_program(
+        self, name: str, function: Callable, arguments: tuple[PyTree, ...], donate: tuple[int, ...] = ()
+    ) -> Program:
         layout = self.traced.layout
-        over_runs = self.traced.spec.map_over_runs(function, axes)
-        jitted = jit_program(over_runs, layout, results, donate, is_quick=is_quick)
+        jitted = jit_program(jax.vmap(function), layout, layout.client_sharding, donate)
         return Program(f"{name}, {layout}", jitted, arguments)
 
-    def _initial_state(self, hyper_parameters: Mapping[str, Array], key: Key, data: ClientData) -> State:
-        traced = self.traced.with_hyper_parameters(hyper_parameters)
-        return sharding.initialize_with_padding(traced.round.init, traced.layout)(key, data)
+    def _initial_state(self, hyper_parameters: Mapping[str, Array], key: Key, inputs: HostArray) -> State:
+        round = self.traced.with_hyper_parameters(hyper_parameters).round
+        return broadcast_clients(round.initial_state(key, inputs), self._num_rows)
 
-    def _run_rounds(
-        self,
-        hyper_parameters: Mapping[str, Array],
-        state: State,
-        data: ClientData,
-        key: Key,
-        schedule: EventSchedule | None,
-        num_rounds: Array,
+    def _run_round(
+        self, hyper_parameters: Mapping[str, Array], state: State, batch: CohortBatch, examples: Examples, key: Key
     ) -> tuple[State, RoundMetrics]:
-        """Run `num_rounds` rounds in a loop; the metrics have room for the longest block."""
-        traced = self.traced.with_hyper_parameters(hyper_parameters)
-        empty = jax.tree.map(lambda x: jnp.zeros((traced.spec.block, *x.shape), x.dtype), traced.shapes.metrics)
-        num_iterations = jnp.minimum(num_rounds, 1)  # see TracedRound.cohort_only
+        data = batch.with_examples(examples)
+        after, metrics, _ = self.traced.train(dict(hyper_parameters), state, batch.cohort, data, key)
+        missing = self.slots - self.traced.round.cohort_size
+        padded = lambda x: jnp.pad(x, [(0, missing)] + [(0, 0)] * (x.ndim - 1))  # noqa: E731
+        return after._replace(clients=jax.tree.map(padded, after.clients)), metrics
 
-        def run_round(index: Array, carry: tuple[State, RoundMetrics]) -> tuple[State, RoundMetrics]:
-            cohort = traced.round.draw(key, carry[0].server.round, schedule)
-            state, metrics = traced.with_population(
-                carry[0], cohort, client_step.cohort_data(data, cohort), key, num_iterations
-            )
-            return state, tree.put(carry[1], index, metrics)
-
-        with jax.named_scope("rounds"):
-            return jax.lax.fori_loop(0, num_rounds, run_round, (state, empty))
+    def _merge_client(self, last: ClientState, positions: Array, stored: ClientState) -> ClientState:
+        return tree.where(positions >= 0, self.traced.layout.take(last, jnp.maximum(positions, 0)), stored)

@@ -103,11 +103,10 @@ class RunSpec:
     def cohort_size(self) -> int:
         return self.participation.size(self.num_clients)
 
-    @property
-    def most_examples(self) -> int:
-        """The number of training and validation examples in the largest cohorts that the runs could draw."""
-        data = self.federation.data
-        counts = np.sort(np.asarray(data.train.count) + np.asarray(data.valid.count))
+    def most_examples(self, with_test: bool = False) -> int:
+        """The number of training, validation and perhaps test examples in the largest cohorts of the runs."""
+        parts = self.federation.data[1 : 4 if with_test else 3]
+        counts = np.sort(sum((np.asarray(rows.count) for rows in parts), start=np.zeros(self.num_clients, int)))
         return self.num_runs * int(counts[-self.cohort_size :].sum())
 
     def keys(self) -> Key:

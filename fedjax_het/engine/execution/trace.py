@@ -21,14 +21,13 @@ from fedjax_het.engine.execution.run_spec import RunSpec
 from fedjax_het.engine.parallel.layout import Layout
 from fedjax_het.engine.parallel.runs import without_dtype_warnings
 from fedjax_het.engine.round import client_step
-from fedjax_het.engine.round.client_step import Cohort
 from fedjax_het.engine.round.phases import RoundMessages, RoundMetrics
 from fedjax_het.engine.round.population import with_population
 from fedjax_het.engine.round.program import Round
 from fedjax_het.engine.round.uplink import hides_examples
 from fedjax_het.errors import InputError, nearest
 from fedjax_het.problem import Problem
-from fedjax_het.types import Array, ClientData, Context, Key, PyTree, State, Variables
+from fedjax_het.types import Array, ClientData, Context, PyTree, State, Variables
 from fedjax_het.validation import LARGEST_COUNT, check_clients
 
 
@@ -56,45 +55,6 @@ class TracedRound(NamedTuple):
             self.spec.round(self.layout, self.spec.sweep.build(hyper_parameters)) if hyper_parameters else self.round
         )
         return self._replace(round=round, hyper_parameters=hyper_parameters)
-
-    def cohort_only(
-        self, state: State, cohort: Cohort, data: ClientData, key: Key, num_iterations: Array
-    ) -> tuple[State, RoundMetrics]:
-        """Run a round of a cohort, client states [slots, ...] in and out.
-
-        The round is the body of a loop with a single iteration. XLA does not fuse across loop boundaries, so the round
-        compiles to the same arithmetic, with bitwise equal results, whether its clients are gathered from the whole
-        population on the device or copied from the host. The bound is an argument of the program because XLA would
-        inline a loop with constant bound 1.
-
-        Args:
-            state: The state with the cohort's clients.
-            cohort: The cohort.
-            data: The cohort's data.
-            key: The key of the run.
-            num_iterations: [] int32, the bound: 1, as a value unknown to the compiler.
-
-        Returns:
-            (The new state with the cohort's clients, the metrics of the round.)
-        """
-        num_padding = len(cohort.ids) - self.round.cohort_size
-        metrics = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), self.shapes.metrics)
-
-        def body(_: Array, carry: tuple[State, RoundMetrics]) -> tuple[State, RoundMetrics]:
-            after, metrics, _ = self.train(dict(self.hyper_parameters), carry[0], cohort, data, key)
-            padded = lambda x: jnp.pad(x, [(0, num_padding)] + [(0, 0)] * (x.ndim - 1))  # noqa: E731
-            return after._replace(clients=jax.tree.map(padded, after.clients)), metrics
-
-        with jax.named_scope("round"):
-            return jax.lax.fori_loop(0, num_iterations, body, (state, metrics))
-
-    def with_population(
-        self, state: State, cohort: Cohort, data: ClientData, key: Key, num_iterations: Array
-    ) -> tuple[State, RoundMetrics]:
-        """Run a round as in `cohort_only`, with the states of all clients in `state`."""
-        return with_population(self.cohort_only, self.spec.participation.is_everyone, self.layout)(
-            state, cohort, data, key, num_iterations
-        )
 
 
 def trace_round(spec: RunSpec, layout: Layout) -> TracedRound:

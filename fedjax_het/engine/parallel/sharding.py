@@ -4,26 +4,10 @@ All devices have the same number of rows; padding rows, which are never sampled,
 moves the states of a cohort to the devices of its slots; XLA turns their update into a collective over the cohort.
 """
 
-from collections.abc import Callable
-
 import jax
 
-from fedjax_het import tree
 from fedjax_het.engine.parallel.layout import Layout
-from fedjax_het.types import ClientData, Key, PyTree, State
-
-Init = Callable[[Key, ClientData], State]
-
-
-def initialize_with_padding(init: Init, layout: Layout) -> Init:
-    """A round's `init` with padding rows after the clients; all rows have the same initial state."""
-
-    def initialize(key: Key, data: ClientData) -> State:
-        state = init(key, data)
-        num_rows = layout.count_client_rows(state.clients.rounds.shape[0])
-        return state._replace(clients=tree.broadcast(tree.take(state.clients, 0), num_rows))
-
-    return initialize
+from fedjax_het.types import PyTree, State
 
 
 def state_shardings(layout: Layout) -> PyTree:

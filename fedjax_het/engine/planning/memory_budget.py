@@ -13,9 +13,7 @@ from fedjax_het._internal.target_platform import target_platform
 from fedjax_het.engine.execution import cost
 from fedjax_het.engine.execution.cost import format_megabytes
 from fedjax_het.engine.execution.executor import Executor
-from fedjax_het.engine.execution.on_device import OnDeviceExecutor
 from fedjax_het.engine.execution.run_spec import ALL_ON_DEVICE, AUTO, OffloadPolicy, RunSpec
-from fedjax_het.engine.execution.streaming import StreamingExecutor
 from fedjax_het.engine.execution.trace import TracedRound, trace_round
 from fedjax_het.engine.parallel.layout import Layout
 from fedjax_het.engine.planning import autotune
@@ -24,7 +22,7 @@ from fedjax_het.engine.storage.records import nearest_existing_folder
 from fedjax_het.errors import InputError, MemoryBudgetError
 from fedjax_het.models._conv_impl import find_conv_candidates
 
-_ON_DEVICES = " Several {} keep everything on their devices."
+_ON_DEVICES = " Several processes keep everything on their devices."
 
 
 def build_executor(
@@ -46,7 +44,7 @@ def build_executor(
         InputError: Nothing fits; the message lists the memory of each alternative. Without a budget: the run clearly
             exceeds the memory of the devices.
     """
-    requested_offload = _check_offload(requested_offload, len(spec.seeds))
+    requested_offload = _check_offload(requested_offload)
     given = layout if isinstance(layout, Layout) else None
     convs = () if given else _conv_candidates(spec)
     layouts = [given] if given else autotune.candidates(spec.cohort_size, convs)
@@ -59,7 +57,7 @@ def build_executor(
         # Convolutions with conv="auto" are traced as the first candidate.
         is_first = layout is layouts[0] and candidate.conv in (None, *convs[:1])
         traced = first if is_first else trace_round(candidate.adapt(spec), layout)
-        executor = compile_executor(traced, offload, folder)
+        executor = Executor(traced, offload, folder)
         # `peak_bytes` compiles the evaluation, which without a budget only the chosen layout needs.
         peak = executor.round_bytes if budget is None else executor.peak_bytes
         if peak > (device_capacity(spec, layout) if budget is None else limit):
@@ -108,31 +106,18 @@ def _explain_budget(budget: int, refusals: list[str]) -> str:
         f"memory_budget: {format_megabytes(budget)} MB on each device are too little. In MB:\n  "
         + "\n  ".join(refusals)
         + "\nTake a smaller cohort_size, batch_size or model, fewer seeds, layout 'auto' or chunked(1), or raise it."
-        + (_ON_DEVICES.format("processes") if jax.process_count() > 1 else "")
+        + (_ON_DEVICES if jax.process_count() > 1 else "")
     )
 
 
-def _check_offload(requested_offload: OffloadPolicy, num_algorithms: int) -> OffloadPolicy:
-    """Raise InputError for offloading with multiple processes or algorithms, which is not supported."""
-    if jax.process_count() == 1 and num_algorithms == 1:
+def _check_offload(requested_offload: OffloadPolicy) -> OffloadPolicy:
+    """Raise InputError for offloading with multiple processes, which is not supported."""
+    if jax.process_count() == 1:
         return requested_offload
-    one, several = ("algorithm", "algorithms") if num_algorithms > 1 else ("process", "processes")
     for name, choice in requested_offload._asdict().items():
         if choice not in (AUTO, "device"):
-            rule = _ON_DEVICES.format(several)
-            raise InputError(f"{name}: '{choice}' is for a single {one}.{rule} Write auto or device.")
+            raise InputError(f"{name}: '{choice}' is for a single process.{_ON_DEVICES} Write auto or device.")
     return ALL_ON_DEVICE
-
-
-def compile_executor(traced: TracedRound, offload: OffloadPolicy, folder: Path) -> Executor:
-    """Compile a traced round for an offload policy.
-
-    Args:
-        traced: The round.
-        offload: Where client states and examples are kept.
-        folder: The folder for client states on disk.
-    """
-    return OnDeviceExecutor(traced) if offload == ALL_ON_DEVICE else StreamingExecutor(traced, offload, folder)
 
 
 def _conv_candidates(spec: RunSpec) -> tuple[str, ...]:

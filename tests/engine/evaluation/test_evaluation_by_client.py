@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 
 from fedjax_het import data, models, tree
-from fedjax_het.engine.evaluation.evaluate import held_out_batches, make_evaluation, personal_rows
-from fedjax_het.engine.parallel.layout import vmapped
+from fedjax_het.engine import Simulation, flatten_evaluation
+from fedjax_het.engine.evaluation.evaluate import evaluate_model, held_out_batches
 from fedjax_het.models import from_flax
 from fedjax_het.models._densenet import DenseNet
 from fedjax_het.models._norms import NORMS
 from fedjax_het.models._resnet import ResNet
 from fedjax_het.problem import Problem
-from fedjax_het.types import ClientState, Context, Rows, RunCounters, ServerState, State
-from tests.harness import is_equal, map_rows
+from fedjax_het.types import Context, Rows
+from tests.harness import algorithm, map_rows
 
 pytestmark = pytest.mark.extended
 
@@ -36,17 +36,8 @@ def federation():
     return data.toy(num_clients=3, image=(16, 16, 3), feature_shift=3.0, **sizes)
 
 
-def evaluate(network, variables, federation, **parts):
-    held, groups = held_out_batches(federation, BATCH)
-    problem, num_clients = Problem(network, (), federation.prepare, **parts), federation.num_clients
-    zero = jnp.int32(0)
-    state = State(
-        ServerState(zero, variables, (), (), {}),
-        ClientState({}, {}, jnp.zeros(num_clients, int)),
-        RunCounters(zero, zero),
-    )
-    evaluation = jax.jit(make_evaluation(problem, groups, vmapped, BATCH))
-    return evaluation(state, federation.data, held, personal_rows(federation, False), jax.random.key(0))[0]
+def evaluate(network, variables, federation):
+    return evaluate_model(Problem(network, (), federation.prepare), variables, federation, batch_size=BATCH)
 
 
 def with_masks(federation):
@@ -96,11 +87,15 @@ def test_batches_are_even_and_hold_one_client_only(federation):
 
 def test_the_variables_that_an_algorithm_chooses_are_tested(federation):
     network = NETWORKS["mlp"]("none")
-    variables = network.init(jax.random.key(0), federation.prepare(federation.examples.inputs[:1]))
-    half = tree.scale(0.5, variables)
-    chosen = evaluate(network, variables, federation, evaluated=lambda server: tree.scale(0.5, server.shared))
-    assert is_equal(chosen, evaluate(network, half, federation))
-    assert not is_equal(chosen.clients, evaluate(network, variables, federation).clients)
+    halved = replace(algorithm("fedavg"), evaluated=lambda server: tree.scale(0.5, server.shared))
+    simulation = Simulation(halved, network, federation, rounds=1)
+    state = simulation.start()
+    variables = jax.tree.map(lambda x: x[0], state.server.shared)
+    chosen = flatten_evaluation(jax.tree.map(lambda x: x[0], simulation.evaluate(state)))
+    half, whole = (flatten_evaluation(evaluate(network, tree.scale(by, variables), federation)) for by in (0.5, 1.0))
+    for name, value in chosen.items():
+        np.testing.assert_allclose(value, half[name], rtol=1e-5)
+    assert chosen["clients/loss_mean"] != pytest.approx(whole["clients/loss_mean"], rel=1e-3)
 
 
 def losses_of(network, variables, federation, part):

@@ -194,8 +194,6 @@ def test_diagnostics_of_a_sweep_equal_those_of_runs_alone():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"client_states": "host"}, "client_states: 'host' is for a single algorithm"),
-        ({"examples": "stream"}, "examples: 'stream' is for a single algorithm. Several algorithms keep everything"),
         ({"seed": (1, 2, 3)}, "seed: 3 for 2 values of a sweep"),
         ({"seed": ()}, "seed: 0 for 2 values of a sweep"),
     ],

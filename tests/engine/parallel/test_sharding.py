@@ -7,7 +7,6 @@ import pytest
 from fedjax_het import models, tree
 from fedjax_het.engine import Checkpoints, Simulation, chunked, sharded, vmapped
 from fedjax_het.engine.evaluation.scoring import mean_personal_variables
-from fedjax_het.engine.execution.programs import RunPrograms
 from fedjax_het.engine.parallel.layout import Layout
 from fedjax_het.errors import InputError
 from fedjax_het.types import ClientState
@@ -31,8 +30,12 @@ def peak_models_per_device(num_clients: int, num_seeds: int) -> tuple[float, flo
     network = models.mlp(3, hidden=(HIDDEN,))
     simulation = build("scaffold", sharded(4), num_clients, network, cohort_size=4, num_seeds=num_seeds)
     runner = simulation.executor
-    programs = RunPrograms(runner.traced)
-    start = programs.init.lower({}, programs.keys, programs.data).compile().memory_analysis()
+    programs = runner.programs
+    start = (
+        programs.init.lower({}, programs.keys, runner.traced.spec.federation.examples.inputs[:1])
+        .compile()
+        .memory_analysis()
+    )
     one = tree.num_bytes(runner.traced.shapes.state.server.shared)
     return runner.round_bytes / one, (start.output_size_in_bytes + start.temp_size_in_bytes) / one
 

@@ -8,6 +8,7 @@ from experiments.benchmarks.collectives import list_collectives
 from fedjax_het import models, tree
 from fedjax_het._internal.target_platform import tracing_for
 from fedjax_het.engine import Simulation, sharded
+from fedjax_het.engine.execution.evaluator import Evaluator
 from fedjax_het.engine.execution.programs import RunPrograms
 from tests.harness import algorithm, federation
 
@@ -48,7 +49,8 @@ def traffic(text: str, num_bytes: int) -> Counter:
 )
 def test_traffic_between_devices_is_the_documented_number_of_models(name, num_clients, gathered, traded, reduced):
     executor = simulate(name, num_clients).executor
-    found = traffic(executor.program.as_text(), tree.num_bytes(executor.traced.shapes.state.server.shared))
+    text = "\n".join(program.as_text() for program in (executor.program, *executor.exchange))
+    found = traffic(text, tree.num_bytes(executor.traced.shapes.state.server.shared))
     assert found["all-gather"] == pytest.approx(gathered, abs=0.1)
     assert found["all-to-all"] == pytest.approx(traded, abs=0.1)
     assert found["all-reduce"] == pytest.approx(reduced, abs=0.1)
@@ -59,7 +61,7 @@ def test_rows_that_a_tpu_takes_one_by_one_are_taken_where_they_lie(monkeypatch):
     monkeypatch.setattr(tree, "_LARGE_ROW", 1)
     with tracing_for("tpu"):
         executor = simulate("scaffold", 16).executor
-        text = executor.program.as_text()
+        text = "\n".join(program.as_text() for program in executor.exchange)
     found = traffic(text, tree.num_bytes(executor.traced.shapes.state.server.shared))
     assert found["all-to-all"] == pytest.approx(COHORT, abs=0.1)
     assert found["all-gather"] == pytest.approx(COHORT, abs=0.1)
@@ -69,9 +71,9 @@ def test_rows_that_a_tpu_takes_one_by_one_are_taken_where_they_lie(monkeypatch):
 def test_an_evaluation_sends_models_of_clients_once_or_twice(name, gathered):
     """A block of clients at a time: to be scored, and where leaves are personal, to every device for their mean."""
     traced = simulate(name, 16).executor.traced
-    program, state = RunPrograms(traced).evaluation(), traced.shapes.state
+    programs, state = Evaluator(RunPrograms(traced)).programs(), traced.shapes.state
     personal = tree.num_bytes(state.clients.personal) / 16
-    text = program.function.lower(*program.arguments).compile().as_text()
+    text = "\n".join(program.compile().as_text() for program, _ in programs.values())
     found = traffic(text, tree.num_bytes(state.server.shared) + personal)
     assert found["all-gather"] == pytest.approx(gathered, rel=0.1, abs=0.1)
     assert found["all-to-all"] == pytest.approx(COHORT + gathered, rel=0.1)

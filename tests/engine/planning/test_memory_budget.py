@@ -49,7 +49,7 @@ def trace_cached(layout: Layout) -> TracedRound:
 def select(monkeypatch, tmp_path):
     """Where a job of sixty clients, eight a round, ends up."""
     monkeypatch.setattr(memory_budget, "trace_round", lambda _, layout: trace_cached(layout))
-    monkeypatch.setattr(memory_budget, "compile_executor", Built)
+    monkeypatch.setattr(memory_budget, "Executor", Built)
     monkeypatch.setattr(autotune, "time_rounds", lambda runner, *_: [1.0])
 
     def select(layout, budget_kb, wishes=AUTO):
@@ -106,7 +106,7 @@ def test_the_error_lists_the_memory_of_every_offload_policy(select):
 
 @pytest.mark.extended
 def test_a_budget_that_is_too_small_is_refused_before_compiling(monkeypatch, tmp_path):
-    monkeypatch.setattr(memory_budget, "compile_executor", lambda *_: pytest.fail("compiled"))
+    monkeypatch.setattr(memory_budget, "Executor", lambda *_: pytest.fail("compiled"))
     with pytest.raises(InputError, match="memory_budget"):
         Simulation(algorithm("scaffold"), model(), federation(), rounds=2, memory_budget=2000)
 
@@ -120,7 +120,7 @@ def test_states_too_large_for_the_hosts_memory_are_kept_on_disk(select, monkeypa
 
 @pytest.mark.parametrize("budget_kb", [None, 10**9])
 def test_a_run_too_large_for_the_machine_is_refused_before_compiling(select, monkeypatch, budget_kb):
-    monkeypatch.setattr(memory_budget, "compile_executor", None)
+    monkeypatch.setattr(memory_budget, "Executor", None)
     monkeypatch.setattr(Layout, "device_memory", 1000)
     with pytest.raises(InputError, match=r"^memory: this run takes more than .*server's state .*a client in training"):
         select(vmapped, budget_kb)

@@ -17,18 +17,17 @@ from tests.shared import ROOT
 
 HASH_PROGRAMS = """
 import hashlib
-from experiments.benchmarks.compile import trace
+from experiments.benchmarks.compile import run_programs, trace
 from fedjax_het._internal.target_platform import tracing_for
-from fedjax_het.engine.execution.programs import RunPrograms
 from fedjax_het.engine.parallel.layout import vmapped
 
 for platform, lowered_for in (("tpu", "tpu"), ("gpu", "cuda"), ("cpu", "cpu")):
     with tracing_for(platform):
-        programs = RunPrograms(trace("fedld", "mlp", vmapped))
-        for program in (programs.rounds(), programs.evaluation()):
+        programs = run_programs(trace("fedld", "mlp", vmapped))
+        for program in programs.values():
             lowered = program.function.trace(*program.arguments).lower(lowering_platforms=(lowered_for,))
             print(hashlib.sha256(lowered.as_text().encode()).hexdigest())
-programs.evaluation().compile()
+programs["evaluation"].compile()
 """
 needs_tpu_compiler = pytest.mark.skipif(
     importlib.util.find_spec("libtpu") is None, reason="no compiler for TPUs: install fedjax_het[tpu]"
@@ -80,7 +79,7 @@ def test_another_process_finds_the_same_programs_in_the_compilation_cache(tmp_pa
         command = [sys.executable, "-c", HASH_PROGRAMS]
         outputs.append(subprocess.run(command, cwd=ROOT, env=environment, check=True, capture_output=True).stdout)
         cached.append({path.name for path in tmp_path.glob("*-cache")})
-    assert len(outputs[0].split()) == 6
+    assert len(outputs[0].split()) == 12
     assert outputs[0] == outputs[1]
     assert cached[0]
     assert cached[0] == cached[1]
@@ -108,7 +107,9 @@ def compile_apart(tmp_path, topology, *choices):
 
 @pytest.mark.parametrize("topology", ONE_CHIP)
 def test_rounds_and_evaluation_compile(topology, tmp_path):
-    for program in compile_apart(tmp_path, topology, "--algorithms=fedavg"):
+    programs = compile_apart(tmp_path, topology, "--algorithms=fedavg")
+    assert [program["program"] for program in programs] == ["rounds", "gather", "scatter", "evaluation"]
+    for program in programs[::3]:
         assert topology.startswith("h100") or program["gflop"] > 0
         assert program["argument_mb"] > 10_000 * 28 * 28 / 1e6  # the images alone, in bytes
 
@@ -133,7 +134,7 @@ def test_programs_that_the_file_lists_are_skipped(tmp_path, capsys, monkeypatch)
     command = ["--topology=cuda", "--algorithms=fedavg", "--models=mlp", f"--json={tmp_path / 'compile.json'}"]
     assert compile.main(command) == 0
     records = json.loads((tmp_path / "compile.json").read_text())["records"]
-    assert [record["program"] for record in records] == ["rounds", "evaluation"]
+    assert [record["program"] for record in records] == ["rounds", "gather", "scatter", "evaluation"]
     monkeypatch.setattr(compile, "compile_case", None)
     assert compile.main(command) == 0
     assert "| fedavg | mlp | vmapped | rounds | lowered |" in capsys.readouterr().out

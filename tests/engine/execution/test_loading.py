@@ -1,11 +1,8 @@
 """A cohort's examples in a table of their own."""
 
-import threading
-from concurrent.futures import ThreadPoolExecutor
-
 import numpy as np
 
-from fedjax_het.engine.execution.prefetch import compact_examples, prefetch, select_rows
+from fedjax_het.engine.execution.loading import compact_examples, select_rows
 from fedjax_het.types import Examples, Rows
 
 EXAMPLES = Examples(np.arange(100, 140, dtype=np.uint8)[:, None], np.arange(40, dtype=np.int32))
@@ -34,17 +31,3 @@ def test_padding_refers_to_the_same_example_as_before():
     examples, (rows,) = compact_examples(EXAMPLES, (select_rows(ROWS, np.array([1, 3]), np.array([True, True])),), 2)
     assert rows.index.tolist() == [[1, 0, 0], [0, 0, 0]]
     assert examples.labels[0] == EXAMPLES.labels[0]
-
-
-def test_exactly_one_item_is_prefetched_ahead_of_the_consumer():
-    made = {number: threading.Event() for number in range(4)}
-
-    def make(number: int) -> int:
-        made[number].set()
-        return number * number
-
-    with ThreadPoolExecutor(1) as executor:
-        for number, square in enumerate(prefetch(executor, make, range(4))):
-            assert square == number * number
-            assert number == 3 or made[number + 1].wait(timeout=60)
-            assert number >= 2 or not made[number + 2].is_set()

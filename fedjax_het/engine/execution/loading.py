@@ -1,9 +1,12 @@
-"""Prefetching of a cohort's examples: they are copied to a small table on the host, and from there to the device."""
+"""Loading of cohorts: their ids, index tables and examples.
 
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Executor
+What changes from round to round is a NumPy array, which a compiled program copies to its devices when it is called. For
+small arrays this is ten times faster than `jax.device_put`.
+"""
+
+from collections.abc import Sequence
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +18,8 @@ from fedjax_het.engine.execution.trace import TracedRound
 from fedjax_het.engine.parallel.compilation import compile_program
 from fedjax_het.engine.round.client_step import Cohort
 from fedjax_het.engine.round.event_schedule import EventSchedule
-from fedjax_het.types import Array, Examples, HostArray, Key, Rows
+from fedjax_het.engine.round.problem import HIDDEN_TEST_ROWS
+from fedjax_het.types import Array, ClientData, Examples, HostArray, Key, Rows
 
 
 def select_rows(rows: Rows, ids: HostArray, is_here: HostArray) -> Rows:
@@ -56,85 +60,91 @@ def _gather(values: np.ndarray, positions: np.ndarray, num_slots: int) -> np.nda
     return gathered
 
 
-def prefetch(pool: Executor, load: Callable[[Any], Any], items: Sequence[Any]) -> Iterator[Any]:
-    """Yield load(item) for each item; the next item is loaded while the current one is in use."""
-    pending = pool.submit(load, items[0])
-    for next_item in [*items[1:], None]:
-        loaded = pending.result()
-        if next_item is not None:
-            pending = pool.submit(load, next_item)
-        yield loaded
-
-
 class CohortBatch(NamedTuple):
-    """A round's cohort and the index tables of its clients. Leaves [seeds, slots, ...]."""
+    """A cohort and the index tables of its clients. Leaves [runs, slots, ...]."""
 
     cohort: Cohort
     train: Rows
     valid: Rows
+    test: Rows = HIDDEN_TEST_ROWS  # only for diagnostics
+
+    def with_examples(self, examples: Examples) -> ClientData:
+        """The data of the cohort that clients may access."""
+        return ClientData(examples, self.train, self.valid, HIDDEN_TEST_ROWS)
 
 
-PrefetchedCohort = tuple[CohortBatch, Examples]
-"""The input of a round on the device: its cohort and the examples; all seeds share the examples."""
+LoadedCohort = tuple[CohortBatch, Examples]
+"""The data of a round; all runs share the examples."""
 
 
-class ExamplePrefetcher:
-    """The examples on the device: all at once, or, if `is_streaming`, those of each cohort as needed."""
+class CohortLoader:
+    """The data of cohorts; the examples are on the device all at once or, if `is_streaming`, as needed."""
 
     def __init__(self, traced: TracedRound, is_streaming: bool):
-        """Compile the program that draws cohorts."""
+        """Find the number of examples that a cohort needs at most."""
         self.is_streaming, self._traced, spec = is_streaming, traced, traced.spec
         self._layout, self._data = traced.layout, spec.federation.data
-        self.num_slots = 1 + spec.most_examples  # examples of any round, plus one for padding
-        self._arguments = self._layout.replicate((spec.keys(), spec.schedule))
+        self._num_slots = {with_test: 1 + spec.most_examples(with_test) for with_test in (False, True)}  # and padding
         self._draw_all = spec.map_over_runs(self._draw_cohorts, (0, 0, None))
-        self._draw = compile_program(self._draw_all, self._layout, *self._arguments, self._number(0))
 
-    def draw_cohorts(self, first: int) -> list[Cohort]:
+    def compile(self) -> None:
+        """Compile the program that draws cohorts."""
+        first = self._layout.replicate(np.int32(0))
+        self._draw = compile_program(self._draw_all, self._layout, *self._arguments, first, is_quick=True)
+
+    def draw(self, first: int) -> list[Cohort]:
         """Draw the cohorts of a block of rounds starting at `first`, plus one more round, as NumPy arrays."""
-        drawn = self._draw(*self._arguments, self._number(first))
+        drawn = self._draw(*self._arguments, np.int32(first))
         by_round = jax.tree.map(lambda x: np.asarray(x).swapaxes(0, 1), drawn)
         return [tree.take(by_round, number) for number in range(len(by_round.ids))]
 
-    def prefetch(self, cohort: Cohort) -> PrefetchedCohort:
-        """Copy the training data of a cohort to the device."""
-        tables = tuple(select_rows(part, cohort.ids, cohort.is_here) for part in (self._data.train, self._data.valid))
-        examples, (train, valid) = self.load_examples(tables, self.num_slots)
-        return CohortBatch(self._layout.replicate(cohort), train, valid), examples
+    def load(self, cohort: Cohort, with_test: bool = False) -> LoadedCohort:
+        """Find the data of a cohort.
+
+        Args:
+            cohort: The cohort, leaves [runs, slots].
+            with_test: Whether to include test examples, and all examples of absent clients.
+        """
+        is_here, parts = cohort.is_here, [self._data.train, self._data.valid]
+        if with_test:
+            is_here = np.broadcast_to(np.arange(is_here.shape[1]) < self._traced.round.cohort_size, is_here.shape)
+            parts.append(self._data.test)
+        tables = tuple(select_rows(part, cohort.ids, is_here) for part in parts)
+        examples, rows = self.load_examples(tables, self._num_slots[with_test])
+        return CohortBatch(cohort, *rows), examples
 
     def load_examples(self, tables: tuple[Rows, ...], num_slots: int) -> tuple[Examples, tuple[Rows, ...]]:
-        """Copy the examples of the given tables to the device, see `compact_examples`."""
+        """The examples of the given tables, see `compact_examples`, or all examples, which are on the device."""
         if not self.is_streaming:
-            return self._all_examples, self._layout.replicate(tables)
-        return self._layout.replicate(compact_examples(self._data.examples, tables, num_slots))
+            return self._all_examples, tables
+        return compact_examples(self._data.examples, tables, num_slots)
 
-    @property
-    def shapes(self) -> PrefetchedCohort:
-        axes = (self._traced.spec.num_runs, self._layout.round_up(self._traced.spec.cohort_size))
-
-        def row_shapes(part: Rows) -> Rows:
-            return jax.tree.map(lambda x: ShapeDtypeStruct((*axes, *x.shape[1:]), np.int32), part)
-
-        cohort = jax.tree.map(
-            lambda x: ShapeDtypeStruct((x.shape[0], *x.shape[2:]), x.dtype),
-            jax.eval_shape(self._draw_all, *self._arguments, self._number(0)),
+    def shapes(self, with_test: bool = False) -> LoadedCohort:
+        """The shapes of the results of `load`."""
+        spec, slots = self._traced.spec, self._layout.round_up(self._traced.spec.cohort_size)
+        drawn = jax.eval_shape(self._draw_all, jax.eval_shape(spec.keys), spec.schedule, np.int32(0))
+        cohort = jax.tree.map(lambda x: ShapeDtypeStruct((x.shape[0], *x.shape[2:]), x.dtype), drawn)
+        rows = jax.tree.map(
+            lambda x: ShapeDtypeStruct((spec.num_runs, slots, *x.shape[1:]), np.int32),
+            self._data[1 : 4 if with_test else 3],
         )
-        batch = CohortBatch(cohort, row_shapes(self._data.train), row_shapes(self._data.valid))
-        return batch, self.shapes_of_examples(self.num_slots)
+        return CohortBatch(cohort, *rows), self.shapes_of_examples(self._num_slots[with_test])
 
     def shapes_of_examples(self, num_slots: int) -> Examples:
         num = num_slots if self.is_streaming else len(self._data.examples.labels)
         return jax.tree.map(lambda x: ShapeDtypeStruct((num, *x.shape[1:]), x.dtype), self._data.examples)
 
+    def release(self) -> None:
+        """Free the memory of the examples on the device."""
+        self.__dict__.pop("_all_examples", None)
+
     @cached_property
     def _all_examples(self) -> Examples:
         return self._layout.replicate(self._data.examples)
 
-    def release(self) -> None:
-        self.__dict__.pop("_all_examples", None)
-
-    def _number(self, value: int) -> Array:
-        return self._layout.replicate(np.int32(value))
+    @cached_property
+    def _arguments(self) -> tuple[Key, EventSchedule | None]:
+        return self._layout.replicate((self._traced.spec.keys(), self._traced.spec.schedule))
 
     def _draw_cohorts(self, key: Key, schedule: EventSchedule | None, first: Array) -> Cohort:
         numbers = first + jnp.arange(self._traced.spec.block + 1)

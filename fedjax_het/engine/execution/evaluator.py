@@ -1,0 +1,313 @@
+"""Evaluation of a run on all held-out examples, in pieces that fit on the device."""
+
+from functools import partial
+
+import jax
+import numpy as np
+from jax import ShapeDtypeStruct
+from jax.stages import Compiled
+
+from fedjax_het import tree
+from fedjax_het.engine.evaluation import scoring
+from fedjax_het.engine.evaluation.evaluate import (
+    BATCH,
+    Evaluation,
+    Predictions,
+    collect_scores,
+    cut_into_pieces,
+    has_own_models,
+    held_out_batches,
+    personal_rows,
+)
+from fedjax_het.engine.evaluation.predictions import add_metrics
+from fedjax_het.engine.evaluation.scoring import Batches, HeldOut
+from fedjax_het.engine.execution import cost
+from fedjax_het.engine.execution.loading import select_rows
+from fedjax_het.engine.execution.programs import Program, RunPrograms
+from fedjax_het.engine.execution.run_spec import ALL_ON_DEVICE
+from fedjax_het.engine.parallel.compilation import replicated_shapes
+from fedjax_het.engine.round.client_step import Cohort
+from fedjax_het.engine.round.problem import HIDDEN_TEST_ROWS
+from fedjax_het.engine.storage.client_store import ClientStore
+from fedjax_het.labels import are_tokens
+from fedjax_het.types import (
+    Array,
+    ClientData,
+    ClientState,
+    Examples,
+    HostArray,
+    Key,
+    PyTree,
+    Rows,
+    ServerState,
+    State,
+    Variables,
+)
+
+Clients = ClientState | ClientStore
+Tables = dict[str, Rows]
+_TRAINING = ("train", "valid")
+
+
+class Evaluator:
+    """The evaluation of a run.
+
+    With everything on the device, held-out batches and clients are scored by one program each. Otherwise a piece is
+    half of a round's examples, or a block of clients; a piece is loaded while the previous one is scored. The same
+    functions are applied to the same batches and blocks in the same order, so results are bitwise equal.
+    """
+
+    def __init__(self, run: RunPrograms):
+        """Arrange the pieces; nothing is compiled.
+
+        Args:
+            run: The programs of the run.
+        """
+        self._run, self._traced, self._layout, self._loader = run, run.traced, run.traced.layout, run.loader
+        self._spec, self._block = run.traced.spec, run.slots  # clients at a time
+        self._num_blocks = -(-self._spec.num_clients // self._block)
+        self._held, self._groups = held_out_batches(self._spec.federation, BATCH)
+        self._num_segments = sum(size for _, size in self._groups) + 1
+        # {name: (entries of the held-out batches, pieces of these)}; streamed pieces are half of a round's examples
+        self._pieces = {"evaluation": (range(len(self._held)), [self._held])}
+        if self._loader.is_streaming:
+            max_size = self._spec.most_examples() // 2
+            self._pieces = {
+                f"evaluation {number}": ([number], cut_into_pieces(batches, max_size, self._num_segments - 1))
+                for number, batches in enumerate(self._held)
+            }
+        self._is_whole = run.offload == ALL_ON_DEVICE
+        personalize, data = run.traced.round.personalize, self._spec.federation.data
+        self._tables: Tables = personal_rows(self._spec.federation, self._spec.personal_on_test)
+        if personalize is not None:
+            self._tables |= dict(zip(_TRAINING, (data.train, data.valid), strict=True))
+        self._has_personal_leaves = has_own_models(run.state.clients, None)
+        self._has_own_models = has_own_models(run.state.clients, personalize)
+
+    def compile(self, exchange: list[Compiled], keys: Key) -> None:
+        """Compile the programs.
+
+        Args:
+            exchange: The programs of `RunPrograms.exchange`.
+            keys: The key of each run.
+        """
+        self._gather, self._keys = exchange[:1], keys
+        self._compiled = {name: program.compile() for name, (program, _) in self.programs().items()}
+
+    def __call__(self, state: State) -> Evaluation:
+        """Evaluate a state; the results are NumPy arrays."""
+        server, totals, running = state.server, self._zeros(self._total_shapes), ()
+        predicted: dict[int, list[np.ndarray]] = {number: [] for number in range(len(self._held))}
+        mean_personal = self._mean_personal(state.clients) if self._has_personal_leaves else {}
+        hyper_parameters = self._run.hyper_parameters
+        for name, (numbers, pieces) in self._pieces.items():
+            for held in pieces:
+                piece = self._load_piece(held)
+                jax.block_until_ready(running)  # at most two pieces are on the device
+                running = self._compiled[name](hyper_parameters, server, mean_personal, totals, *piece)
+                totals, values = running
+                for number, value in zip(numbers, values, strict=False):
+                    predicted[number].append(np.asarray(value))
+        own, own_predicted = self._score_personal(state) if self._has_own_models else ({}, {})
+        is_text = are_tokens(self._spec.federation.examples.inputs)
+        evaluation, predictions = collect_scores(self._groups, np.asarray(totals), own, is_text), None
+        if self._spec.metrics:
+            pieces = [np.concatenate(parts, axis=1) for parts in predicted.values()]
+            held = tuple(part[:, : len(batches.index)] for part, batches in zip(pieces, self._held, strict=True))
+            predictions = Predictions(held, own_predicted)
+        return add_metrics(
+            evaluation, predictions, self._spec.metrics, self._spec.federation, self._spec.personal_on_test
+        )
+
+    @property
+    def extra_bytes(self) -> int:
+        """Peak bytes per device beyond the data of rounds; two pieces replace a round's examples."""
+        copies = 1 if self._is_whole else 2
+        sizes = [
+            cost.temporary_bytes(self._compiled[name]) + copies * tree.num_bytes(loaded)
+            for name, (_, loaded) in self.programs().items()
+        ]
+        return max(sizes) - (tree.num_bytes(self._loader.shapes()) if self._loader.is_streaming else 0)
+
+    # ---- held-out examples -------------------------------------------------------------------------------------------
+    def _load_piece(self, held: HeldOut) -> tuple[Examples, HeldOut]:
+        tables = tuple(
+            Rows(x.index.reshape(-1, x.index.shape[-1]), np.full(x.count.size, x.index.shape[-1])) for x in held
+        )
+        examples, rows = self._loader.load_examples(tables, 1 + sum(x.index.size for x in held))
+        return examples, tuple(
+            Batches(own.index.reshape(x.index.shape), x.count, x.segment) for own, x in zip(rows, held, strict=True)
+        )
+
+    # ---- personal models ---------------------------------------------------------------------------------------------
+    def _score_personal(self, state: State) -> tuple[dict[str, np.ndarray], dict[str, HostArray]]:
+        """(Sums, predictions) of personal models; no predictions without requested metrics."""
+        blocks, parts, running = np.arange(self._num_blocks)[:, None], [], []
+        for numbers in [blocks] if self._is_whole else np.split(blocks, self._num_blocks):
+            piece = self._load_blocks(state.clients, numbers)
+            parts += jax.tree.map(np.asarray, running)  # at most two pieces are on the device
+            score = self._compiled["personal models"]
+            running = [score(self._run.hyper_parameters, state.server, *piece, self._keys)]
+        parts += jax.tree.map(np.asarray, running)
+        joined = jax.tree.map(lambda *each: np.concatenate(each, axis=1)[:, : self._spec.num_clients], *parts)
+        return {name: sums for name, (sums, _) in joined.items()}, {name: each for name, (_, each) in joined.items()}
+
+    def _mean_personal(self, clients: Clients) -> Variables:
+        """`scoring.mean_personal_variables`; blocks without trained clients, which add zeros, are skipped."""
+        program = self._compiled["mean of personal leaves"]
+        if not isinstance(clients, ClientStore):
+            return program(clients)
+        shares = np.stack([np.asarray(scoring.trained_client_weights(rounds)) for rounds in clients.rounds])
+        ids, is_client = self._client_ids(np.arange(self._num_blocks)[:, None])
+        shares = np.where(is_client, shares[:, ids], 0).astype(shares.dtype)  # [runs, blocks, block]
+        total = self._zeros(_with_leading_axes((self._spec.num_runs,), self._run.state.clients.personal))
+        for number in np.flatnonzero(shares.any(axis=(0, 2))).tolist():
+            personal = self._states_of(clients, ids[number]).personal
+            total = program(jax.block_until_ready(total), personal, shares[:, number])
+        return total
+
+    def _load_blocks(self, clients: Clients, numbers: np.ndarray) -> tuple[PyTree, ...]:
+        """The clients of several blocks: (states, examples, index tables, blocks, positions of clients in these)."""
+        blocks = Cohort(*self._client_ids(numbers))
+        tables, places, num_slots = self._tables, blocks.ids, 1
+        if not self._is_whole:
+            tables = {
+                name: select_rows(rows, blocks.ids[0], blocks.is_here[0]) if self._has_row_per_client(rows) else rows
+                for name, rows in tables.items()
+            }
+            places, num_slots = np.arange(self._block, dtype=np.int32)[None], self._num_example_slots
+            clients = self._states_of(clients, blocks.ids[0])
+        examples, loaded = self._loader.load_examples(tuple(tables.values()), num_slots)
+        return clients, examples, dict(zip(tables, loaded, strict=True)), blocks, places
+
+    def _states_of(self, clients: Clients, ids: HostArray) -> ClientState:
+        ids = np.broadcast_to(ids, (self._spec.num_runs, len(ids)))
+        if isinstance(clients, ClientStore):
+            return clients.take(ids)
+        return self._gather[0](clients, ids) if self._gather else clients
+
+    def _client_ids(self, number: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(Ids of blocks of clients, whether each is a client rather than padding.)"""
+        ids, num_clients = number * self._block + np.arange(self._block), self._spec.num_clients
+        return np.minimum(ids, num_clients - 1).astype(np.int32), ids < num_clients
+
+    def _has_row_per_client(self, rows: Rows) -> bool:
+        """Whether each client has its own row, rather than all sharing one."""
+        return len(rows.count) == self._spec.num_clients
+
+    @property
+    def _num_example_slots(self) -> int:
+        """Slots for the examples of any block of clients, plus one for padding."""
+        total = np.ones(self._num_blocks, int)
+        for rows in self._tables.values():
+            if self._has_row_per_client(rows):
+                counts = np.pad(rows.count, (0, self._num_blocks * self._block - len(rows.count)))
+                total += counts.reshape(self._num_blocks, -1).sum(axis=1)
+            else:
+                total += rows.count.sum()
+        return int(total.max())
+
+    def _zeros(self, shapes: PyTree) -> PyTree:
+        return jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), shapes)
+
+    # ---- programs ----------------------------------------------------------------------------------------------------
+    @property
+    def _total_shapes(self) -> ShapeDtypeStruct:
+        num_scores = len(scoring.score_names(self._spec.federation.examples.labels))
+        return ShapeDtypeStruct((self._spec.num_runs, self._num_segments, num_scores), _float_dtype())
+
+    def programs(self) -> dict[str, tuple[Program, PyTree]]:
+        """{name: (program, shapes of the arguments that are loaded for it)}."""
+        return self._score_programs() | self._personal_programs()
+
+    def _score_programs(self) -> dict[str, tuple[Program, PyTree]]:
+        state, built = self._run.state, {}
+        mean = _with_leading_axes((self._spec.num_runs,), state.clients.personal)
+
+        def score(hyper_parameters, server, mean_personal, totals, examples, held):
+            problem = self._traced.with_hyper_parameters(hyper_parameters).round.problem
+            variables = tree.merge(problem.evaluated(server), mean_personal)
+            predicts = bool(self._spec.metrics)
+            return scoring.add_batches(problem, variables, server.round, examples, totals, held, predicts)
+
+        for name, (_, (held, *_)) in self._pieces.items():
+            loaded = self._loader.shapes_of_examples(1 + sum(batches.index.size for batches in held)), held
+            shapes = replicated_shapes((mean, self._total_shapes, *loaded), self._layout)
+            arguments = self._run.hyper_parameters, state.server, *shapes
+            axes = 0, 0, 0, 0, None, None
+            program = self._run.build(name, score, axes, arguments, donate=(3,), is_quick=True)
+            built[name] = program, loaded if self._loader.is_streaming else loaded[1]
+        return built
+
+    def _personal_programs(self) -> dict[str, tuple[Program, PyTree]]:
+        run, layout, runs, built = self._run, self._layout, self._spec.num_runs, {}
+        if self._has_personal_leaves:
+            name, personal, loaded = "mean of personal leaves", run.clients.personal, ()
+            if run.is_stored:
+                total, shares = _with_leading_axes((runs,), personal), ((runs, self._block), _float_dtype())
+                arguments, loaded = replicated_shapes((total, personal, ShapeDtypeStruct(*shares)), layout), personal
+                program = run.build(name, scoring.add_weighted, (0, 0, 0), arguments, donate=(0,), is_quick=True)
+            else:
+                options = {"num_clients": self._spec.num_clients, "layout": layout, "at_a_time": self._block}
+                mean = partial(scoring.mean_personal_variables, **options)
+                program = run.build(name, mean, (0,), (run.state.clients,), is_quick=True)
+            built[name] = program, loaded
+        if self._has_own_models:
+            size, num_blocks = (self._spec.num_clients, self._num_blocks) if self._is_whole else (self._block, 1)
+            rows = {
+                name: tree.take(rows, np.zeros(size, int) if self._has_row_per_client(rows) else slice(1))
+                for name, rows in self._tables.items()
+            }
+            examples = self._loader.shapes_of_examples(self._num_example_slots)
+            ids = np.zeros((num_blocks, self._block), np.int32)
+            shapes = replicated_shapes((examples, rows, Cohort(ids, ids.astype(bool)), ids), layout)
+            clients = run.state.clients if self._is_whole else run.clients
+            arguments = run.hyper_parameters, run.state.server, clients, *shapes, run.keys
+            axes = 0, 0, 0, None, None, None, None, 0
+            program = run.build("personal models", self._score_own, axes, arguments, is_quick=True)
+            loaded = () if self._is_whole else (clients, examples if self._loader.is_streaming else ())
+            built["personal models"] = program, (rows, loaded)
+        return built
+
+    def _score_own(
+        self,
+        hyper_parameters: dict[str, Array],
+        server: ServerState,
+        clients: ClientState,
+        examples: Examples,
+        tables: Tables,
+        blocks: Cohort,
+        places: Array,
+        key: Key,
+    ) -> dict[str, tuple[Array, Array | None]]:
+        """Score the personal models of several blocks; leaves [blocks * block, ...].
+
+        `places`: the positions of the clients in `clients` and in tables with a row per client.
+        """
+        round = self._traced.with_hyper_parameters(hyper_parameters).round
+        server = server._replace(shared=round.problem.evaluated(server))
+        no_rows = Rows(np.zeros((self._block, 1), np.int32), np.zeros(self._block, np.int32))
+
+        def score_block(piece: tuple[Cohort, Array]) -> dict[str, tuple[Array, Array | None]]:
+            block, places = piece
+            is_block = len(clients.rounds) == self._block  # in the order of the block
+            states = clients if is_block else self._layout.take(clients, places)
+            rows = {name: scoring.rows_of_block(each, block._replace(ids=places)) for name, each in tables.items()}
+            train, valid = (rows.pop(name, no_rows) for name in _TRAINING)
+            of_block = states, ClientData(examples, train, valid, HIDDEN_TEST_ROWS), rows, block, key
+            return scoring.score_own_models(
+                round.problem, round.personalize, self._layout, BATCH, server, *of_block, bool(self._spec.metrics)
+            )
+
+        scored = jax.lax.map(score_block, (blocks, places))
+        return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), scored)
+
+
+def _float_dtype() -> np.dtype:
+    """The dtype of `float` in the current JAX configuration."""
+    return jax.dtypes.canonicalize_dtype(float)
+
+
+def _with_leading_axes(axes: tuple[int, ...], states: PyTree) -> PyTree:
+    """The shapes of leaves [seeds, clients, ...] with other leading axes."""
+    return jax.tree.map(lambda x: ShapeDtypeStruct((*axes, *x.shape[2:]), x.dtype), states)
