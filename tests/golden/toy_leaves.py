@@ -15,8 +15,7 @@ from fedjax_het import tree
 from fedjax_het.algorithm import Algorithm
 from fedjax_het.engine.parallel.layout import vmapped
 from fedjax_het.engine.round.client_step import Cohort, Common, cohort_data, cohort_members, personal_variables
-from fedjax_het.engine.round.population import with_population
-from fedjax_het.engine.round.program import Round, make_round
+from fedjax_het.engine.round.program import Round, make_round, with_population
 from fedjax_het.problem import ForwardPass
 from fedjax_het.server.weightings import stateless
 from fedjax_het.types import Array, Broadcast, ClientData, Params, State, Variables

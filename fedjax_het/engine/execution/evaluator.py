@@ -4,7 +4,6 @@ from functools import partial
 
 import jax
 import numpy as np
-from jax import ShapeDtypeStruct
 from jax.stages import Compiled
 
 from fedjax_het import tree
@@ -27,9 +26,9 @@ from fedjax_het.engine.execution.programs import Program, RunPrograms
 from fedjax_het.engine.execution.run_spec import ALL_ON_DEVICE
 from fedjax_het.engine.parallel.compilation import replicated_shapes
 from fedjax_het.engine.round.client_step import Cohort
-from fedjax_het.engine.round.problem import HIDDEN_TEST_ROWS
 from fedjax_het.engine.storage.client_store import ClientStore
 from fedjax_het.labels import are_tokens
+from fedjax_het.problem import HIDDEN_TEST_ROWS
 from fedjax_het.types import (
     Array,
     ClientData,
@@ -58,11 +57,7 @@ class Evaluator:
     """
 
     def __init__(self, run: RunPrograms):
-        """Arrange the pieces; nothing is compiled.
-
-        Args:
-            run: The programs of the run.
-        """
+        """Arrange the pieces; nothing is compiled."""
         self._run, self._traced, self._layout, self._loader = run, run.traced, run.traced.layout, run.loader
         self._spec, self._block = run.traced.spec, run.slots  # clients at a time
         self._num_blocks = -(-self._spec.num_clients // self._block)
@@ -85,18 +80,13 @@ class Evaluator:
         self._has_own_models = has_own_models(run.state.clients, personalize)
 
     def compile(self, exchange: list[Compiled], keys: Key) -> None:
-        """Compile the programs.
-
-        Args:
-            exchange: The programs of `RunPrograms.exchange`.
-            keys: The key of each run.
-        """
+        """Compile the programs, given those of `RunPrograms.exchange` and the key of each run."""
         self._gather, self._keys = exchange[:1], keys
         self._compiled = {name: program.compile() for name, (program, _) in self.programs().items()}
 
     def __call__(self, state: State) -> Evaluation:
         """Evaluate a state; the results are NumPy arrays."""
-        server, totals, running = state.server, self._zeros(self._total_shapes), ()
+        server, totals, running = state.server, self._zero_totals, ()
         predicted: dict[int, list[np.ndarray]] = {number: [] for number in range(len(self._held))}
         mean_personal = self._mean_personal(state.clients) if self._has_personal_leaves else {}
         hyper_parameters = self._run.hyper_parameters
@@ -104,20 +94,19 @@ class Evaluator:
             for held in pieces:
                 piece = self._load_piece(held)
                 jax.block_until_ready(running)  # at most two pieces are on the device
-                running = self._compiled[name](hyper_parameters, server, mean_personal, totals, *piece)
-                totals, values = running
+                score = self._compiled[name]
+                totals, values = running = score(hyper_parameters, server, mean_personal, totals, *piece)
                 for number, value in zip(numbers, values, strict=False):
                     predicted[number].append(np.asarray(value))
         own, own_predicted = self._score_personal(state) if self._has_own_models else ({}, {})
-        is_text = are_tokens(self._spec.federation.examples.inputs)
-        evaluation, predictions = collect_scores(self._groups, np.asarray(totals), own, is_text), None
-        if self._spec.metrics:
+        spec, predictions = self._spec, None
+        is_text = are_tokens(spec.federation.examples.inputs)
+        evaluation = collect_scores(self._groups, np.asarray(totals), own, is_text)
+        if spec.metrics:
             pieces = [np.concatenate(parts, axis=1) for parts in predicted.values()]
             held = tuple(part[:, : len(batches.index)] for part, batches in zip(pieces, self._held, strict=True))
             predictions = Predictions(held, own_predicted)
-        return add_metrics(
-            evaluation, predictions, self._spec.metrics, self._spec.federation, self._spec.personal_on_test
-        )
+        return add_metrics(evaluation, predictions, spec.metrics, spec.federation, spec.personal_on_test)
 
     @property
     def extra_bytes(self) -> int:
@@ -160,7 +149,7 @@ class Evaluator:
         shares = np.stack([np.asarray(scoring.trained_client_weights(rounds)) for rounds in clients.rounds])
         ids, is_client = self._client_ids(np.arange(self._num_blocks)[:, None])
         shares = np.where(is_client, shares[:, ids], 0).astype(shares.dtype)  # [runs, blocks, block]
-        total = self._zeros(_with_leading_axes((self._spec.num_runs,), self._run.state.clients.personal))
+        total = self._zero_mean
         for number in np.flatnonzero(shares.any(axis=(0, 2))).tolist():
             personal = self._states_of(clients, ids[number]).personal
             total = program(jax.block_until_ready(total), personal, shares[:, number])
@@ -207,22 +196,23 @@ class Evaluator:
                 total += rows.count.sum()
         return int(total.max())
 
-    def _zeros(self, shapes: PyTree) -> PyTree:
-        return jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), shapes)
-
     # ---- programs ----------------------------------------------------------------------------------------------------
     @property
-    def _total_shapes(self) -> ShapeDtypeStruct:
+    def _zero_totals(self) -> np.ndarray:
         num_scores = len(scoring.score_names(self._spec.federation.examples.labels))
-        return ShapeDtypeStruct((self._spec.num_runs, self._num_segments, num_scores), _float_dtype())
+        return np.zeros((self._spec.num_runs, self._num_segments, num_scores), _float_dtype())
+
+    @property
+    def _zero_mean(self) -> Variables:
+        personal = self._run.state.clients.personal
+        return jax.tree.map(lambda x: np.zeros((x.shape[0], *x.shape[2:]), x.dtype), personal)
 
     def programs(self) -> dict[str, tuple[Program, PyTree]]:
         """{name: (program, shapes of the arguments that are loaded for it)}."""
         return self._score_programs() | self._personal_programs()
 
     def _score_programs(self) -> dict[str, tuple[Program, PyTree]]:
-        state, built = self._run.state, {}
-        mean = _with_leading_axes((self._spec.num_runs,), state.clients.personal)
+        built = {}
 
         def score(hyper_parameters, server, mean_personal, totals, examples, held):
             problem = self._traced.with_hyper_parameters(hyper_parameters).round.problem
@@ -232,20 +222,20 @@ class Evaluator:
 
         for name, (_, (held, *_)) in self._pieces.items():
             loaded = self._loader.shapes_of_examples(1 + sum(batches.index.size for batches in held)), held
-            shapes = replicated_shapes((mean, self._total_shapes, *loaded), self._layout)
-            arguments = self._run.hyper_parameters, state.server, *shapes
+            shapes = replicated_shapes((self._zero_mean, self._zero_totals, *loaded), self._layout)
+            arguments = self._run.hyper_parameters, self._run.state.server, *shapes
             axes = 0, 0, 0, 0, None, None
             program = self._run.build(name, score, axes, arguments, donate=(3,), is_quick=True)
             built[name] = program, loaded if self._loader.is_streaming else loaded[1]
         return built
 
     def _personal_programs(self) -> dict[str, tuple[Program, PyTree]]:
-        run, layout, runs, built = self._run, self._layout, self._spec.num_runs, {}
+        run, layout, built = self._run, self._layout, {}
         if self._has_personal_leaves:
             name, personal, loaded = "mean of personal leaves", run.clients.personal, ()
             if run.is_stored:
-                total, shares = _with_leading_axes((runs,), personal), ((runs, self._block), _float_dtype())
-                arguments, loaded = replicated_shapes((total, personal, ShapeDtypeStruct(*shares)), layout), personal
+                shares = np.zeros((self._spec.num_runs, self._block), _float_dtype())
+                arguments, loaded = replicated_shapes((self._zero_mean, personal, shares), layout), personal
                 program = run.build(name, scoring.add_weighted, (0, 0, 0), arguments, donate=(0,), is_quick=True)
             else:
                 options = {"num_clients": self._spec.num_clients, "layout": layout, "at_a_time": self._block}
@@ -306,8 +296,3 @@ class Evaluator:
 def _float_dtype() -> np.dtype:
     """The dtype of `float` in the current JAX configuration."""
     return jax.dtypes.canonicalize_dtype(float)
-
-
-def _with_leading_axes(axes: tuple[int, ...], states: PyTree) -> PyTree:
-    """The shapes of leaves [seeds, clients, ...] with other leading axes."""
-    return jax.tree.map(lambda x: ShapeDtypeStruct((*axes, *x.shape[2:]), x.dtype), states)

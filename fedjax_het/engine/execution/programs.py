@@ -15,7 +15,6 @@ from fedjax_het import tree
 from fedjax_het.engine.execution.loading import CohortBatch, CohortLoader
 from fedjax_het.engine.execution.run_spec import ALL_ON_DEVICE, OffloadPolicy
 from fedjax_het.engine.execution.trace import TracedRound
-from fedjax_het.engine.parallel import sharding
 from fedjax_het.engine.parallel.compilation import COMPILATION_LOG, jit_initializer, jit_program, replicated_shapes
 from fedjax_het.engine.round.initialization import broadcast_clients
 from fedjax_het.engine.round.phases import RoundMetrics
@@ -40,6 +39,9 @@ class RunPrograms:
     A round reads and returns the states of its cohort only. Its program is therefore the same, with bitwise equal
     results, whether all client states are on the device or in a ClientStore.
 
+    On a mesh, client states are sharded along the client axis, all else is replicated. All devices have the same number
+    of rows; padding rows, which are never sampled, follow the last client.
+
     Attributes:
         loader: The loader of cohorts.
         slots: The number of slots of a cohort, including padding.
@@ -60,7 +62,8 @@ class RunPrograms:
         self.slots, self.is_stored = layout.round_up(spec.cohort_size), offload.client_states != "device"
         self._num_rows = self.slots if self.is_stored else layout.count_client_rows(spec.num_clients)
         self.is_whole = not self.is_stored and spec.participation.is_everyone and self._num_rows == self.slots
-        self._state_shardings = sharding.state_shardings(layout)
+        shardings = [layout.sharding, layout.client_sharding, layout.sharding]
+        self._state_shardings = State._make(shardings) if layout.mesh else None
         self.keys = replicated_shapes(jax.eval_shape(spec.keys), layout)
         self.hyper_parameters = layout.jit(spec.hyper_parameters, layout.sharding)() if spec.sweep.values else {}
         self.init = jit_initializer(
@@ -68,16 +71,15 @@ class RunPrograms:
         )
         example = spec.federation.examples.inputs[:1]
         state = jax.eval_shape(self.init, self.hyper_parameters, self.keys, example)
-        self.state = sharding.with_shardings(state, layout)
-        self.clients = self.rows_of_clients(self.slots)
 
-    def rows_of_clients(self, num_rows: int) -> ClientState:
-        """The shapes of the states of several clients."""
-        sharding = self.traced.layout.client_sharding
-        return jax.tree.map(
-            lambda x: jax.ShapeDtypeStruct((x.shape[0], num_rows, *x.shape[2:]), x.dtype, sharding=sharding),
-            self.state.clients,
-        )
+        def shard_clients(num_rows: int) -> ClientState:
+            options = {"sharding": layout.client_sharding}
+            return jax.tree.map(
+                lambda x: jax.ShapeDtypeStruct((x.shape[0], num_rows, *x.shape[2:]), x.dtype, **options), state.clients
+            )
+
+        server, counters = replicated_shapes((state.server, state.counters), layout)
+        self.state, self.clients = State(server, shard_clients(self._num_rows), counters), shard_clients(self.slots)
 
     def round(self) -> Program:
         """(hyperparameters, state, batch, examples, keys) -> (state, metrics). The memory of the state is reused."""

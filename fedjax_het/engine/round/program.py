@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 
+from fedjax_het import tree
 from fedjax_het.algorithm import Algorithm, Personalization
 from fedjax_het.data.augmentation import Augmentation
 from fedjax_het.engine.parallel.layout import Layout, vmapped
@@ -15,10 +16,9 @@ from fedjax_het.engine.round.client_step import Cohort
 from fedjax_het.engine.round.event_schedule import EventSchedule
 from fedjax_het.engine.round.participation import Participation, derive_keys, full
 from fedjax_het.engine.round.phases import RoundMessages, RoundMetrics, RoundSpec, train_cohort
-from fedjax_het.engine.round.population import with_population
 from fedjax_het.engine.round.timing import Timing
 from fedjax_het.problem import Problem
-from fedjax_het.types import Array, ClientData, HostArray, Key, Model, State
+from fedjax_het.types import Array, ClientData, HostArray, Key, Model, PyTree, State
 
 
 class Round(NamedTuple):
@@ -147,3 +147,27 @@ def draw_cohort(spec: RoundSpec, key: Key, number: Array, schedule: EventSchedul
     is_here = padded(jnp.ones(size, bool))
     slots = padded(events.clients), is_here, padded(events.start), padded(events.draw)
     return Cohort(*slots, events.num_late, events.seconds)
+
+
+def with_population(train: Callable, is_everyone: bool, layout: Layout) -> Callable:
+    """Turn a round of a cohort into a round whose state contains all clients.
+
+    Args:
+        train: (state with the cohort's clients, cohort, ...) -> (the same state after the round, metrics, ...).
+        is_everyone: Whether the cohort is all clients in order; then nothing is copied.
+        layout: The layout of the client axis.
+
+    Returns:
+        A function with the same arguments and results except for the clients in the state.
+    """
+
+    def train_population(state: State, cohort: Cohort, *arguments: PyTree) -> tuple:
+        everyone, num_slots = state.clients, len(cohort.ids)
+        is_whole = is_everyone and len(everyone.rounds) == num_slots
+        own = everyone if is_whole else layout.take(everyone, cohort.ids)
+        after, metrics, *messages = train(state._replace(clients=own), cohort, *arguments)
+        trained = tree.take(after.clients, slice(len(metrics.cohort)))
+        population = trained if is_everyone else tree.put(everyone, metrics.cohort, trained)
+        return after._replace(clients=population), metrics, *messages
+
+    return train_population
