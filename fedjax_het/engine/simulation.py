@@ -1,4 +1,4 @@
-"""Simulations: training runs for several seeds at once; the rounds between two evaluations are one call."""
+"""Simulations: training runs for several seeds at once."""
 
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
