@@ -15,11 +15,12 @@ from fedjax_het.models._mlp import mlp
 from fedjax_het.models._model import from_flax
 from fedjax_het.models._norms import NORMS, norm
 from fedjax_het.models._precision import Precision, computed_in
-from fedjax_het.models._pretrained import Naming, read_state_dict, save_state_dict, starting_from, unnamed_leaves
+from fedjax_het.models._pretrained import Naming, save_state_dict, starting_from, unnamed_leaves
 from fedjax_het.models._resnet import RESNET_NAMES, resnet18, resnet50
 from fedjax_het.models._sequences import LSTM, lstm, transformer
 from fedjax_het.models._simplex_frame import framed
 from fedjax_het.models._unet import UNET_NAMES, unet
+from fedjax_het.models._weight_files import read_state_dict
 
 MODELS = {
     model.__name__: model

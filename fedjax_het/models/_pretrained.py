@@ -1,51 +1,61 @@
-"""Pretrained weights: PyTorch state dicts and their files.
+"""Pretrained weights: the names and axes of PyTorch state dicts.
 
 Convolutions are [features, channel, height, width] in PyTorch and [height, width, channel, features] here, dense layers
-[out, in] and [in, out]. PyTorch calls a norm's scale, mean and var weight, running_mean and running_var.
+[out, in] and [in, out]. PyTorch calls a norm's scale, mean and var weight, running_mean and running_var, and an
+embedding's table weight.
 """
 
 import re
-import shlex
-import zipfile
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-import safetensors
-import safetensors.numpy
 from flax import traverse_util
 
 from fedjax_het import tree
-from fedjax_het._internal import atomic
 from fedjax_het.errors import InputError
+from fedjax_het.models._weight_files import StateDict, read_state_dict, write_state_dict
 from fedjax_het.types import Array, Key, Model, Variables
 
-StateDict = Mapping[str, np.ndarray]
-_LEAVES = {"kernel": "weight", "scale": "weight", "bias": "bias", "mean": "running_mean", "var": "running_var"}
-_HEAD = "params/classifier/"
+_LEAVES = {
+    **dict.fromkeys(("kernel", "scale", "embedding"), "weight"),
+    **{"bias": "bias", "mean": "running_mean", "var": "running_var"},
+}
+_HEAD = "classifier"
 _COUNTER = "num_batches_tracked"
+_FAULTS_NAMED = 3  # of each kind
 
 
 class Naming(NamedTuple):
     """The names of a network's layers in PyTorch code.
 
     layers: {"stage_#_block_#/conv_#": "layer<1+>.<2>.conv<3+>"}: # is a number, <2> the second number, and <1+> the
-    first number plus one.   convolved: our dense layers that are 1x1 convolutions in PyTorch.
+    first number plus one. The path of a leaf, "positions", may be given in place of a layer's, with its whole key.
+    convolved: our dense layers that are 1x1 convolutions in PyTorch.
     former: {pattern: replacement} for the keys of older files.
+    untransposed: patterns such as "block_#/dense_0" of our dense layers whose kernels are [in, out] in the file too.
+    prefix: a beginning of keys, "bert.", that files of the network without its head lack.
+    optional: patterns of layers, besides the head, that such files lack; they are then initialized at random.
+    ignored: a regular expression of keys that are no weights of the network, such as attention masks.
     """
 
     layers: Mapping[str, str]
     convolved: tuple[str, ...] = ()
     former: Mapping[str, str] = MappingProxyType({})
+    untransposed: tuple[str, ...] = ()
+    prefix: str = ""
+    optional: tuple[str, ...] = ()
+    ignored: str = ""
 
 
 class _Entry(NamedTuple):
     key: str
+    axes: tuple[int, ...]  # the order of our axes in PyTorch
     shape: tuple[int, ...]  # as in PyTorch
-    is_head: bool
+    layer: str
 
 
 def to_torch(variables: Variables, naming: Naming) -> dict[str, np.ndarray]:
@@ -57,7 +67,7 @@ def to_torch(variables: Variables, naming: Naming) -> dict[str, np.ndarray]:
     state = {}
     for path, entry in _entries(leaves, naming):
         leaf = np.asarray(leaves[path])
-        state[entry.key] = np.ascontiguousarray(leaf.transpose(_axes(leaf.ndim)).reshape(entry.shape))
+        state[entry.key] = np.ascontiguousarray(leaf.transpose(entry.axes).reshape(entry.shape))
     means = [key for key in state if key.endswith("running_mean")]
     return state | {key.replace("running_mean", _COUNTER): np.zeros((), np.int64) for key in means}
 
@@ -71,23 +81,22 @@ def unnamed_leaves(variables: Variables, naming: Naming) -> list[str]:
 def from_torch(state: StateDict, variables: Variables, naming: Naming) -> Variables:
     """Load a state dict into these variables, preserving dtypes; leaves missing from the naming are unchanged.
 
-    The head is also unchanged if the state dict has another number of classes. Prefixes added to all keys by wrappers,
-    such as "module." by DataParallel, are removed.
+    The head is also unchanged if the state dict has no head, or has another number of classes. Prefixes added to all
+    keys by wrappers, such as "module." by DataParallel, are removed.
 
     Raises:
         InputError: Keys are missing, unexpected or of another shape; the message lists the first ones.
     """
     leaves = tree.leaves_by_path(variables)
     entries = dict(_entries(leaves, naming))
-    state = _remove_prefixes(state, {entry.key for entry in entries.values()})
+    state = _remove_prefixes(state, {entry.key for entry in entries.values()}, naming.prefix)
     for pattern, replacement in naming.former.items():
         state = {re.sub(pattern, replacement, key): value for key, value in state.items()}
-    state = {key: value for key, value in state.items() if not key.endswith(_COUNTER)}
-    heads = {entry.key: entry.shape for entry in entries.values() if entry.is_head}
-    if any(key in state and _is_other_head(state[key].shape, shape) for key, shape in heads.items()):
-        entries = {path: entry for path, entry in entries.items() if not entry.is_head}
-        state = {key: value for key, value in state.items() if key not in heads}
-    _check_shapes(state, {entry.key: entry.shape for entry in entries.values()})
+    entries, state = _without_random_layers(entries, state, naming)
+    expected = {entry.key: entry.shape for entry in entries.values()}
+    surplus = re.compile(rf".*{_COUNTER}" + (f"|{naming.ignored}" if naming.ignored else ""))
+    state = {key: value for key, value in state.items() if key in expected or not surplus.fullmatch(key)}
+    _check_shapes(state, expected)
     return traverse_util.unflatten_dict(
         {path: _fill(leaf, state, entries.get(path)) for path, leaf in leaves.items()}, sep="/"
     )
@@ -97,42 +106,71 @@ def _entries(leaves: Mapping[str, Array], naming: Naming) -> Iterator[tuple[str,
     for path, leaf in leaves.items():
         _, _, inside = path.partition("/")
         layer, _, kind = inside.rpartition("/")
-        name = _find_torch_name(layer, naming)
-        if name is not None and kind in _LEAVES:
-            shape = tuple(leaf.shape[axis] for axis in _axes(leaf.ndim))
+        key = _find_torch_name(inside, naming)
+        if key is None and kind in _LEAVES and (name := _find_torch_name(layer, naming)):
+            key = f"{name}.{_LEAVES[kind]}"
+        if key is not None:
+            is_transposed = kind == "kernel" and not _is_any(layer, naming.untransposed)
+            axes = _axes(leaf.ndim) if is_transposed else tuple(range(leaf.ndim))
+            shape = tuple(leaf.shape[axis] for axis in axes)
             if layer in naming.convolved and leaf.ndim == 2:
                 shape = (*shape, 1, 1)
-            yield path, _Entry(f"{name}.{_LEAVES[kind]}", shape, path.startswith(_HEAD))
+            yield path, _Entry(key, axes, shape, layer)
 
 
-def _find_torch_name(layer: str, naming: Naming) -> str | None:
+def _find_torch_name(path: str, naming: Naming) -> str | None:
     for ours, theirs in naming.layers.items():
-        if match := re.fullmatch(ours.replace("#", r"(\d+)"), layer):
+        if match := _match(ours, path):
             return re.sub(r"<(\d)(\+?)>", lambda at, of=match: str(int(of[int(at[1])]) + len(at[2])), theirs)
     return None
 
 
+def _match(pattern: str, path: str) -> re.Match[str] | None:
+    return re.fullmatch(pattern.replace("#", r"(\d+)"), path)
+
+
+def _is_any(layer: str, patterns: tuple[str, ...]) -> bool:
+    return any(_match(pattern, layer) for pattern in patterns)
+
+
 def _axes(num_axes: int) -> tuple[int, ...]:
-    """The axes in PyTorch's order; the inverse is the same for kernels [in, out], and `_fill` inverts the other."""
+    """A kernel's axes in PyTorch's order."""
     return {4: (3, 2, 0, 1), 2: (1, 0)}.get(num_axes, tuple(range(num_axes)))
 
 
 def _fill(leaf: Array, state: StateDict, entry: _Entry | None) -> Array:
     if entry is None:
         return leaf
-    axes = _axes(leaf.ndim)
-    value = state[entry.key].reshape([leaf.shape[axis] for axis in axes])
-    return jnp.asarray(value.transpose(np.argsort(axes)), leaf.dtype)
+    value = state[entry.key].reshape([leaf.shape[axis] for axis in entry.axes])
+    return jnp.asarray(value.transpose(np.argsort(entry.axes)), leaf.dtype)
 
 
-def _remove_prefixes(state: StateDict, expected: Container[str]) -> StateDict:
-    """Remove the leading components common to all keys, until a key is expected."""
-    while not any(key in expected for key in state):
+def _remove_prefixes(state: StateDict, expected: set[str], optional: str) -> StateDict:
+    """Remove the leading components common to all keys, until a key is expected; add the optional prefix."""
+    begun = expected | {key.removeprefix(optional) for key in expected}
+    while not any(key in begun for key in state):
         prefixes = {key.partition(".")[0] for key in state}
         if len(prefixes) != 1 or not all("." in key for key in state):
             break
         state = {key.partition(".")[2]: value for key, value in state.items()}
-    return state
+    return {key if key in expected or optional + key not in expected else optional + key: x for key, x in state.items()}
+
+
+def _without_random_layers(
+    entries: dict[str, _Entry], state: StateDict, naming: Naming
+) -> tuple[dict[str, _Entry], StateDict]:
+    """(the leaves to load, their weights), without the head and optional layers that the state dict lacks.
+
+    So is a head with another number of classes.
+    """
+    for layer in {entry.layer for entry in entries.values()}:
+        shapes = {entry.key: entry.shape for entry in entries.values() if entry.layer == layer}
+        held, is_head = shapes.keys() & state.keys(), layer == _HEAD
+        is_missing = not held and (is_head or _is_any(layer, naming.optional))
+        if is_missing or (is_head and any(_is_other_head(state[key].shape, shapes[key]) for key in held)):
+            entries = {path: entry for path, entry in entries.items() if entry.layer != layer}
+            state = {key: value for key, value in state.items() if key not in shapes}
+    return entries, state
 
 
 def _is_other_head(theirs: tuple[int, ...], ours: tuple[int, ...]) -> bool:
@@ -157,28 +195,10 @@ def _check_shapes(state: StateDict, expected: Mapping[str, tuple[int, ...]]) -> 
         )
 
 
-def _read_npz(path: Path) -> StateDict:
-    with np.load(path) as arrays:
-        return dict(arrays)
-
-
-_READERS = {".safetensors": safetensors.numpy.load_file, ".npz": _read_npz}
-_WRITERS = {".safetensors": safetensors.numpy.save_file, ".npz": lambda state, path: np.savez(path, **state)}
-_PICKLES = (".pth", ".pt", ".bin", ".ckpt")
-_CONVERSION = (
-    'python -c "import sys, torch, safetensors.torch as s; '
-    "c = torch.load(sys.argv[1], map_location='cpu', weights_only=True); "
-    "c = next((c[k] for k in ('state_dict', 'model_state_dict', 'model') if isinstance(c.get(k), dict)), c); "
-    "s.save_file({k: v.detach().clone().contiguous() for k, v in c.items() if isinstance(v, torch.Tensor)}, "
-    'sys.argv[2])" '
-)
-_FAULTS_NAMED = 3  # of each kind
-
-
 def starting_from(path: str | Path | None, naming: Naming) -> Callable[[Model], Model]:
     """Initialize with the weights of a file instead of random ones; None changes nothing.
 
-    A head for another number of classes is ignored: the model keeps its random head.
+    A head for another number of classes is ignored: the model keeps its random head, as it does if the file has none.
 
     Raises:
         InputError: The file cannot be read; or, when the model is initialized, the weights do not match (with the
@@ -197,45 +217,10 @@ def starting_from(path: str | Path | None, naming: Naming) -> Callable[[Model], 
     return adapt
 
 
-def read_state_dict(path: str | Path) -> StateDict:
-    """Read a state dict from a .safetensors or .npz file.
-
-    Raises:
-        InputError: The format is unsupported (with instructions for PyTorch pickles), or the file cannot be read.
-    """
-    path = Path(path)
-    name = path.with_suffix("") if path.suffix == ".tar" else path
-    if name.suffix in _PICKLES:
-        command = _CONVERSION + shlex.join([str(path), str(name.with_suffix(".safetensors"))])
-        raise InputError(
-            f"pretrained: '{path}' is a pickle, which can run any code. Convert it with PyTorch, and use the new file: "
-            f"{command}"
-        )
-    _check_kind(path)
-    try:
-        if not path.is_file():
-            raise InputError(f"pretrained: there is no file '{path}'.")
-        return _READERS[path.suffix](path)
-    except InputError:
-        raise
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, safetensors.SafetensorError) as error:
-        raise InputError(f"pretrained: '{path}' is no {path.suffix} file ({error}). Get or write it again.") from error
-
-
 def save_state_dict(path: str | Path, variables: Variables, naming: Naming) -> None:
     """Write variables atomically as a state dict that the PyTorch network of this naming can load.
 
     Raises:
         InputError: The extension is not .safetensors or .npz, or the file cannot be written.
     """
-    path = Path(path)
-    _check_kind(path)
-    try:
-        atomic.write(path, lambda temporary: _WRITERS[path.suffix](to_torch(variables, naming), temporary))
-    except (OSError, safetensors.SafetensorError) as error:
-        raise InputError(f"'{path}' cannot be written ({error}). Choose another place.") from error
-
-
-def _check_kind(path: Path) -> None:
-    if path.suffix not in _READERS:
-        raise InputError(f"pretrained: '{path}' ends with '{path.suffix}'. Known: {', '.join(_READERS)}.")
+    write_state_dict(path, to_torch(variables, naming))

@@ -13,7 +13,8 @@ import optax
 import safetensors.numpy
 
 from fedjax_het.models import MODELS, TORCH_NAMES
-from fedjax_het.models._pretrained import Naming, from_torch, read_state_dict, to_torch
+from fedjax_het.models._pretrained import Naming, from_torch, to_torch
+from fedjax_het.models._weight_files import read_state_dict
 from fedjax_het.types import Array, Context, Model, Params, Variables
 from tests.golden.cases import Case, Comparison, covers
 

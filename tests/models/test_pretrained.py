@@ -1,22 +1,26 @@
 """Weights from files: PyTorch's names and axes, and files that are read, refused, loaded into a model and written."""
 
 import functools
+import json
 import shlex
 import shutil
 import subprocess
 import sys
 from types import SimpleNamespace
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import safetensors.flax
 import safetensors.numpy
 
 from fedjax_het import tree
 from fedjax_het.errors import InputError
 from fedjax_het.models import MODELS, TORCH_NAMES
-from fedjax_het.models._pretrained import from_torch, read_state_dict, save_state_dict, to_torch
+from fedjax_het.models._pretrained import Naming, from_torch, save_state_dict, to_torch
+from fedjax_het.models._weight_files import complete_sizes, read_state_dict
 from tests.shared import shared_path
 
 KEY, NAMES = jax.random.key(0), TORCH_NAMES["resnet18"]
@@ -260,3 +264,128 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, trained, monkeypatch):
     assert path.read_bytes() == b"before"
     with pytest.raises(InputError, match=r"ends with '\.pth'"):
         save_state_dict(tmp_path / "weights.pth", trained, NAMES)
+
+
+# ---- published directories -------------------------------------------------------------------------------------------
+def write_shards(folder, state, num_shards=2):
+    keys = sorted(state)
+    names = {key: f"model-{index % num_shards + 1:05}-of-{num_shards:05}.safetensors" for index, key in enumerate(keys)}
+    for name in set(names.values()):
+        safetensors.numpy.save_file({key: state[key] for key in keys if names[key] == name}, folder / name)
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": names}))
+
+
+@pytest.mark.parametrize("inside", ["", "model.safetensors.index.json"])
+def test_weights_in_several_files_are_read_by_their_index(tmp_path, inside):
+    state = {f"layer.{index}": np.full(2, index) for index in range(5)}
+    write_shards(tmp_path, state)
+    chex.assert_trees_all_equal(read_state_dict(tmp_path / inside), state)
+
+
+def test_a_single_file_of_a_directory_is_read(tmp_path):
+    safetensors.numpy.save_file({"a": np.ones(2)}, tmp_path / "model.safetensors")
+    assert set(read_state_dict(tmp_path)) == {"a"}
+
+
+@pytest.mark.parametrize(
+    ("index", "message"),
+    [
+        ({"weight_map": {"a": "first.safetensors", "b": "first.safetensors"}}, r"first.safetensors' lacks b \(1 keys"),
+        ({"weight_map": {}}, None),
+        ({"weight_map": {"a": "missing.safetensors"}}, r"no file '.*missing.safetensors'"),
+        ({"weight_map": {"a": "../first.safetensors"}}, "no weight_map of names of files beside it"),
+        ({"weights": {}}, "no weight_map"),
+        ([], "holds no JSON object"),
+        (None, "is no JSON file"),
+    ],
+)
+def test_an_index_that_disagrees_with_its_files_is_refused(tmp_path, index, message):
+    safetensors.numpy.save_file({"a": np.ones(2)}, tmp_path / "first.safetensors")
+    path = tmp_path / "model.safetensors.index.json"
+    path.write_text("{" if index is None else json.dumps(index))
+    if message is None:
+        assert read_state_dict(path) == {}
+        return
+    with pytest.raises(InputError, match=message):
+        read_state_dict(path)
+
+
+def test_a_directory_without_weights_or_with_a_pickle_alone_is_refused(tmp_path):
+    with pytest.raises(InputError, match=r"has neither model\.safetensors nor model\.safetensors\.index\.json"):
+        read_state_dict(tmp_path)
+    (tmp_path / "pytorch_model.bin").write_bytes(b"")
+    with pytest.raises(InputError, match=r"pytorch_model\.bin' is a pickle"):
+        read_state_dict(tmp_path)
+
+
+def test_bfloat16_weights_are_converted_to_float32(tmp_path, trained):
+    state = {key: jnp.asarray(value, jnp.bfloat16) for key, value in to_torch(trained, NAMES).items()}
+    safetensors.flax.save_file(state, tmp_path / "half.safetensors")
+    begun = from_torch(read_state_dict(tmp_path / "half.safetensors"), variables(), NAMES)
+    jax.tree.map(lambda a, b: np.testing.assert_array_equal(a, b.astype(jnp.bfloat16)), begun, trained)
+
+
+def test_sizes_follow_from_a_configuration_which_arguments_may_not_contradict(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"n_embd": 24, "n_inner": None}))
+    complete = functools.partial(
+        complete_sizes, keys={"features": "n_embd", "hidden": "n_inner"}, usual={"features": 768, "hidden": 1}
+    )
+    assert complete(str(tmp_path), given={"features": None}) == {"features": 24, "hidden": 1}
+    assert complete(None, given={"features": 8}) == {"features": 8, "hidden": 1}
+    with pytest.raises(InputError, match=r"features: 8 contradicts '.*config.json', where n_embd is 24. Omit features"):
+        complete(str(tmp_path), given={"features": 8})
+
+
+# ---- namings ---------------------------------------------------------------------------------------------------------
+TEXT = Naming(
+    {
+        "embedding": "text.words",
+        "positions": "text.positions",
+        "block_#/dense": "text.h.<1>.fc",
+        "block_#/query": "text.h.<1>.q",
+        "pooler": "text.pooler",
+        "classifier": "score",
+    },
+    untransposed=("block_#/dense",),
+    prefix="text.",
+    optional=("pooler",),
+    ignored=r"(text\.)?h\.\d+\.mask",
+)
+
+
+def text_variables(num_classes=3):
+    random = np.random.default_rng(num_classes)
+    params = {
+        "embedding": {"embedding": random.normal(size=(7, 4))},
+        "positions": random.normal(size=(1, 5, 4)),
+        "block_0": {"dense": {"kernel": random.normal(size=(4, 6))}, "query": {"kernel": random.normal(size=(4, 2))}},
+        "pooler": {"kernel": random.normal(size=(4, 4))},
+        "classifier": {"kernel": random.normal(size=(4, num_classes))},
+    }
+    return {"params": jax.tree.map(jnp.float32, params)}
+
+
+def test_embeddings_and_whole_leaves_keep_their_axes():
+    given = text_variables()
+    state = to_torch(given, TEXT)
+    shapes = {key: value.shape for key, value in state.items()}
+    assert shapes == {
+        "text.words.weight": (7, 4),
+        "text.positions": (1, 5, 4),
+        "text.h.0.fc.weight": (4, 6),
+        "text.h.0.q.weight": (2, 4),
+        "text.pooler.weight": (4, 4),
+        "score.weight": (3, 4),
+    }
+    chex.assert_trees_all_equal(from_torch(state, jax.tree.map(jnp.zeros_like, given), TEXT), given)
+
+
+def test_files_of_the_network_alone_lack_prefix_head_and_optional_layers():
+    own, given = text_variables(2), text_variables(3)
+    state = {key.removeprefix("text."): value for key, value in to_torch(given, TEXT).items()}
+    state = {key: value for key, value in state.items() if key not in ("score.weight", "pooler.weight")}
+    taken = from_torch(state | {"h.0.mask": np.ones(1)}, own, TEXT)
+    given["params"] |= {name: own["params"][name] for name in ("classifier", "pooler")}
+    chex.assert_trees_all_equal(taken, given)
+    with pytest.raises(InputError, match=r"missing: text\.words\.weight \[7, 4\]\n  surplus: other \[1\]"):
+        from_torch({key: x for key, x in state.items() if key != "words.weight"} | {"other": np.ones(1)}, own, TEXT)
