@@ -6,14 +6,12 @@ from typing import Annotated, Any
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
-from flax import nnx
-from flax.nnx import bridge
 
 from fedjax_het import tree
 from fedjax_het._internal.keys import make_key
 from fedjax_het.errors import InputError
 from fedjax_het.models._dense import Dense
-from fedjax_het.models._plain import plain_model, to_linen
+from fedjax_het.models._plain import is_nnx, plain_model, to_linen
 from fedjax_het.types import Array, Context, Key, Model, Named, Params, Variables
 from fedjax_het.validation import LARGEST_COUNT, Range
 
@@ -32,7 +30,7 @@ class Network(nn.Module):
         return self.classifier(features)
 
 
-def from_flax(module: nn.Module | nnx.Module | Callable[..., nnx.Module]) -> Model:
+def from_flax(module: nn.Module | Callable[..., Any]) -> Model:
     """Build a model from a Flax module, Linen or NNX, that returns logits.
 
     If the last dense layer returns the logits, its inputs are the features, and its parameters are renamed to
@@ -57,7 +55,7 @@ def from_flax(module: nn.Module | nnx.Module | Callable[..., nnx.Module]) -> Mod
         InputError: The argument is not a module, or its ``__call__`` has an unknown argument without a default.
     """
     module = to_linen(module)
-    if isinstance(module, bridge.ToLinen) or not (hasattr(module, "encode") and hasattr(module, "classify")):
+    if is_nnx(module) or not (hasattr(module, "encode") and hasattr(module, "classify")):
         return plain_model(module)
 
     def init(key: Key, inputs: Array) -> Variables:

@@ -8,8 +8,7 @@ from typing import Any, NamedTuple, NoReturn
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
-from flax import nnx, traverse_util
-from flax.nnx import bridge
+from flax import traverse_util
 
 from fedjax_het import tree
 from fedjax_het._internal.keys import make_key
@@ -110,19 +109,25 @@ def to_linen(module: Any) -> nn.Module:
     """
     if isinstance(module, nn.Module):
         return module
-    if isinstance(module, nnx.Module):
-        return bridge.ToLinen(lambda rngs: _copy(module, rngs))
     if callable(module):
-        return bridge.ToLinen(lambda rngs: module(rngs=rngs))
+        from flax import nnx  # slow to import
+
+        def make(rngs: nnx.Rngs) -> nnx.Module:
+            if not isinstance(module, nnx.Module):
+                return module(rngs=rngs)
+            copy = nnx.clone(module)
+            nnx.reseed(copy, default=rngs())
+            return copy
+
+        return nnx.bridge.ToLinen(make)
     raise InputError(
         f"from_flax: expected a Linen module, an NNX module or a function of rngs that makes one, got {module!r}."
     )
 
 
-def _copy(module: nnx.Module, rngs: nnx.Rngs) -> nnx.Module:
-    copy = nnx.clone(module)
-    nnx.reseed(copy, default=rngs())
-    return copy
+def is_nnx(module: nn.Module) -> bool:
+    """Whether `to_linen` has wrapped an NNX module."""
+    return type(module).__module__.startswith("flax.nnx")
 
 
 # ---- running a module ------------------------------------------------------------------------------------------------
@@ -135,7 +140,7 @@ def _run(
     """
 
     def call_layer(call: Callable, layer: Any, path: str, *args: Any, **options: Any) -> Any:
-        is_norm = type(layer) is nn.BatchNorm or isinstance(layer, nnx.BatchNorm)
+        is_norm = _linen_class(type(layer)) is nn.BatchNorm
         if is_norm and options.get("mask") is None and len(args[0]) == len(mask):
             is_example = (mask > 0) | ~jnp.any(mask > 0)
             options["mask"] = is_example.reshape(-1, *[1] * (args[0].ndim - 1))
@@ -147,7 +152,9 @@ def _run(
             return call(*args, **options)
         return call_layer(call, context.module, path, *args, **options)
 
-    def call_nnx(network: nnx.Module, inputs: Array) -> Array:
+    def call_nnx(network: Any, inputs: Array) -> Array:
+        from flax import nnx
+
         network.train() if is_training else network.eval()
         for path, layer in nnx.iter_modules(network):
             if path:
@@ -155,7 +162,7 @@ def _run(
                 object.__setattr__(layer, "_call_layer", (call_layer, "/".join(map(str, path))))
         return network(inputs, **_arguments(type(network).__call__, mask, is_training))
 
-    if isinstance(module, bridge.ToLinen):
+    if is_nnx(module):
         return function(inputs, nnx_method=call_nnx)
     with nn.intercept_methods(intercept):
         return function(inputs, **_arguments(type(module).__call__, mask, is_training))
@@ -201,7 +208,7 @@ def _read_structure(module: nn.Module, inputs: jax.ShapeDtypeStruct) -> _Structu
 
     def record(call: Callable, layer: Any, path: str, *args: Any, **options: Any) -> Any:
         layers[path], output = _linen_class(type(layer)), call(*args, **options)
-        if isinstance(layer, nn.Dense | nnx.Linear):
+        if issubclass(_linen_class(type(layer)), nn.Dense):
             dense.append((path, layer, output))
         return output
 

@@ -1,6 +1,7 @@
 """Digits: those included in scikit-learn, SVHN's Matlab files, and the five domains of FedBN's code."""
 
 from collections.abc import Sequence
+from importlib.metadata import distribution
 from pathlib import Path
 from typing import Annotated, Any, cast
 
@@ -36,11 +37,12 @@ def digits(masks: bool = False, domains: bool = False) -> Dataset:
         domains: Whether to create synthetic domains: every four digits, one is unchanged ("plain"), one "inverted", one
             "rotated" by a quarter turn with its mask, and one "noisy", with Gaussian noise of 48 gray levels.
     """
-    from sklearn.datasets import load_digits  # takes seconds to import
-
-    bunch: Any = load_digits()
-    images = np.rint(bunch.images * (255 / 16)).astype(np.uint8)
-    labels = (images >= _STROKE).astype(np.uint8) if masks else bunch.target
+    file = Path(str(distribution("scikit-learn").locate_file("sklearn/datasets/data/digits.csv.gz")))
+    if not file.is_file():  # it is read without scikit-learn, which takes seconds to import
+        raise InputError(f"digits: {file} does not exist. Install it again: pip install --force-reinstall scikit-learn")
+    table = np.loadtxt(file, delimiter=",")
+    images = np.rint(table[:, :-1].reshape(-1, 8, 8) * (255 / 16)).astype(np.uint8)
+    labels = (images >= _STROKE).astype(np.uint8) if masks else table[:, -1].astype(int)
     options: dict[str, Any] = {"class_names": ("background", "stroke")} if masks else {}
     if domains:
         options |= {"domains": np.arange(len(images)) % len(DOMAINS), "domain_names": DOMAINS}

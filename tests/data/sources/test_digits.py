@@ -8,6 +8,7 @@ import pytest
 from scipy.io import savemat
 
 from fedjax_het.data import by_domain, federate, load
+from fedjax_het.errors import InputError
 from tests.data.sources.image_files import refuse, write
 
 SHAPES = {"MNIST": (28, 28), "SVHN": (32, 32, 3), "USPS": (16, 16), "SynthDigits": (32, 32, 3), "MNIST_M": (28, 28, 3)}
@@ -21,6 +22,15 @@ def test_digits_use_the_whole_range_of_a_byte():
     assert set(np.unique(digits.inputs)) == {round(value * 255 / 16) for value in range(17)}
     assert np.bincount(digits.labels).tolist() == [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]
     assert not digits.is_test.any()
+
+
+def test_a_scikit_learn_without_its_digits_is_refused(tmp_path, monkeypatch):
+    site = tmp_path / "scikit_learn-1.9.dist-info"
+    site.mkdir()
+    (site / "METADATA").write_text("Name: scikit-learn\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(InputError, match=r"digits\.csv\.gz does not exist\. Install it again"):
+        load("digits")
 
 
 def test_digits_have_masks_of_their_strokes():
