@@ -69,7 +69,7 @@ def check_has_classes(examples: LabeledExamples) -> None:
 def check_enough_examples(num: int, num_clients: int, min_examples: int) -> None:
     """Refuse more clients than can have `least` examples each, or one where `least` is 0."""
     if num_clients < 1:
-        raise InputError(f"num_clients is {num_clients}. Give 1 or more.")
+        raise InputError(f"num_clients: must be at least 1, not {num_clients}.")
     min_examples = max(min_examples, 1)
     if min_examples * num_clients > num:
         raise InputError(

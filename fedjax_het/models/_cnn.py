@@ -90,7 +90,7 @@ def cnn(
     """
     check_conv_impl(conv)
     if len(channels) == 0:
-        raise InputError("channels is empty: a CNN needs at least one convolution; for none, use an MLP.")
+        raise InputError("channels: a CNN needs at least one convolution; for none, use an MLP.")
     channels, hidden = scale_widths("channels", channels, width), scale_widths("hidden", hidden, width)
     return from_flax(CNN(num_classes, channels, hidden, kernel, padding, norm, conv))
 

@@ -178,7 +178,7 @@ def lstm(
         Optimization in Heterogeneous Networks (FedProx), MLSys 2020. arXiv:1812.06127
     """
     if len(hidden) == 0:
-        raise InputError("hidden is empty: an LSTM needs at least one recurrent layer.")
+        raise InputError("hidden: an LSTM needs at least one recurrent layer.")
     widths = scale_widths("hidden", hidden, width)
     return from_flax(RecurrentNetwork(num_classes, vocabulary or num_classes, embedding, widths, outputs, dropout))
 

@@ -124,7 +124,7 @@ def test_alpha_must_be_positive(factory, alpha):
     ("partition", "num_clients", "message"),
     [
         (iid(), 31, "31 clients with at least 1 each need 31 examples, but there are 30"),
-        (iid(), 0, "num_clients is 0"),
+        (iid(), 0, "num_clients: must be at least 1"),
         (dirichlet(1.0, min_examples=0), 31, "31 clients"),
         (dirichlet(1.0, equal_sizes=True), 31, "31 clients"),
         (dirichlet(1.0, min_examples=4), 10, "need 40 examples"),

@@ -35,7 +35,6 @@ class RunParts(NamedTuple):
     dataset: Dataset
     federation: Federation
     model: Model
-    algorithm: Algorithm
     layout: Any
     offload: OffloadPolicy  # of client states and examples
     participation: Any
@@ -76,12 +75,12 @@ def build_parts(
         table["conv"] = resolved.get("conv") or _choose_conv_impl(settings["precision"], processes, is_timed=is_timed)
     model = calls.build_from_table(table, TABLES["model"].registry, "config.model", num_classes=federation.num_classes)
     model = computed_in(settings["precision"])(model)
-    algorithm, auto = build_algorithm(settings), engine.simulation.AUTO
+    auto = engine.simulation.AUTO
     requested = [(name, settings[name]) for name in OffloadPolicy._fields]
     offload = OffloadPolicy(*(resolved.get(name, auto) if value == auto else value for name, value in requested))
     conv = table.get("conv")
     rules = participation, timing, asynchronous
-    return RunParts(dataset, federation, model, algorithm, layout, offload, *rules, conv, resolved)
+    return RunParts(dataset, federation, model, layout, offload, *rules, conv, resolved)
 
 
 def build_algorithm(settings: Mapping[str, Any], **hyper_parameters: float | Array) -> Algorithm:
@@ -94,13 +93,13 @@ def build_algorithm(settings: Mapping[str, Any], **hyper_parameters: float | Arr
     Raises:
         InputError: The algorithm's factory refuses a value.
     """
-    table = {key: value for key, value in settings["algorithm"].items() if key not in hyper_parameters}
+    table = {**settings["algorithm"], **hyper_parameters}
     schedule = calls.build_from_table(
         table.pop(SCHEDULE), TABLES[f"algorithm.{SCHEDULE}"].registry, f"config.algorithm.{SCHEDULE}"
     )
     if schedule:
-        hyper_parameters[SCHEDULE] = schedule
-    algorithm = calls.build_from_table(table, TABLES["algorithm"].registry, "config.algorithm", **hyper_parameters)
+        table[SCHEDULE] = schedule
+    algorithm = calls.build_from_table(table, TABLES["algorithm"].registry, "config.algorithm")
     uplink = tuple(
         calls.build_from_table(table, UPLINK.registry, f"config.uplink.{number}")
         for number, table in enumerate(settings.get("uplink", ()))
@@ -139,8 +138,6 @@ def build_sweep(runs: Sequence[Mapping[str, Any]]) -> Sweep:
             raise InputError(
                 "these runs cannot be trained in one program (key: in the first / in another): " + "; ".join(lines)
             )
-    for each in runs:
-        build_algorithm(each)  # its InputError names the setting
     tables = [each["algorithm"] for each in runs]
     values = {key: [table[key] for table in tables] for key in tables[0] if key not in first["algorithm"]}
     return Sweep(partial(build_algorithm, runs[0]), {key: each for key, each in values.items() if len(set(each)) > 1})
@@ -240,9 +237,9 @@ def _choose_conv_impl(precision: str, processes: Processes, *, is_timed: bool = 
 
 def read_dataset(table: Mapping[str, Any]) -> Dataset:
     """Read a data set, given the table config.data, whose options of the source go to the source."""
-    source, fixed = calls.choose_factory(table, TABLES["data"].registry, "config.data"), TABLES["data"].fixed
-    options = {key: value for key, value in table.items() if key not in ("name", "partition", "augment", *fixed)}
-    return calls.call_factory(source, options, "config.data")
+    others = ("partition", "augment", *TABLES["data"].fixed)
+    options = {key: value for key, value in table.items() if key not in others}
+    return calls.build_from_table(options, TABLES["data"].registry, "config.data")
 
 
 def build_federation(table: Mapping[str, Any], whole: Dataset | None = None) -> tuple[Dataset, Federation]:
@@ -262,7 +259,10 @@ def build_federation(table: Mapping[str, Any], whole: Dataset | None = None) -> 
 
 
 def _federate(unseen: str, **options: Any) -> Federation:
-    return federate(unseen_domains=[name.strip() for name in unseen.split(",") if name.strip()], **options)
+    try:
+        return federate(unseen_domains=[name.strip() for name in unseen.split(",") if name.strip()], **options)
+    except InputError as error:
+        raise InputError(str(error).replace("unseen_domains", "unseen")) from error
 
 
 def _build_optional(settings: Mapping[str, Any], where: str, **given: Any) -> Any:
@@ -279,7 +279,7 @@ def _build_participation(settings: Mapping[str, Any], num_clients: int) -> Any:
             f" Set it to {num_clients} or less (0 = all), or raise config.data.num_clients."
         )
     if table := settings.get("participation"):
-        rule = calls.choose_factory(table, OPTIONAL_TABLES["participation"].registry, "config.participation")
+        rule = OPTIONAL_TABLES["participation"].registry[table["name"]]
         takes_size = "cohort_size" in inspect.signature(rule).parameters
         if size and not takes_size:
             raise InputError(f"config.cohort_size: '{table['name']}' draws no fixed number of clients. Leave it at 0.")

@@ -6,7 +6,6 @@ The factory's signature is the only schema of the options, their types and their
 import ast
 import contextlib
 import inspect
-import re
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -183,29 +182,16 @@ def check_table(table: Mapping[str, Any], schema: Mapping[str, Setting], where: 
 
 
 def call_factory(factory: Callable[..., Any], arguments: Mapping[str, Any], where: str, **given: Any) -> Any:
-    """Call a factory; raise its ValueError as InputError with the key that the message names."""
+    """Call a factory; raise its ValueError as InputError with the key of the argument that begins the message."""
     try:
         return factory(**given, **arguments)
     except ValueError as error:
-        key = _find_key(str(error), arguments)
-        place = f"{where}.{key}" if key else where
-        raise InputError(f"{place}: {str(error).removeprefix(f'{key}: ')}") from error
-
-
-def _find_key(message: str, arguments: Mapping[str, Any]) -> str | None:
-    """Find the first key in a message, or one that begins a word ("unseen" in "unseen_domains"), or one whose value the
-    message quotes, such as a path."""
-    for ending in (r"\b", ""):
-        positions = {key: match.start() for key in arguments if (match := re.search(rf"\b{key}{ending}", message))}
-        if positions:
-            return min(positions, key=lambda key: positions[key])
-    return next(
-        (key for key, value in arguments.items() if isinstance(value, str) and value and value in message), None
-    )
+        name = str(error).partition(": ")[0]
+        is_argument = name in arguments or isinstance(arguments.get(name.partition(".")[0]), Mapping)
+        raise InputError(f"{where}{'.' if is_argument else ': '}{error}") from error
 
 
 def build_from_table(table: Mapping[str, Any], registry: Registry, where: str, **given: Any) -> Any:
-    """Call the factory of a table with the values of the table and those that the run gives."""
-    factory = choose_factory(table, registry, where)
+    """Call the factory that a checked table names with the values of the table and those that the run gives."""
     arguments = {key: value for key, value in table.items() if key != "name"}
-    return call_factory(factory, check_table(arguments, read_signature(factory, given), where), where, **given)
+    return call_factory(registry[table["name"]], arguments, where, **given)

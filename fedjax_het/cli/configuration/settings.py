@@ -161,11 +161,10 @@ def complete_settings(
             notes += _rename(tables[where], table, name, f"config.{where}")
         if f"{where}.preset" in overrides and hasattr(table.registry.get(tables[where].get("name", "")), "presets"):
             tables[where]["preset"] = overrides.pop(f"{where}.preset")
-    schemas = {where: table.schema(tables[where], f"config.{where}") for where, table in specs.items()}
-    schemas[""] = calls.read_signature(RunSettings)
+    schemas = {"": calls.read_signature(RunSettings)}
+    schemas |= {where: table.schema(tables[where], f"config.{where}") for where, table in specs.items()}
     for key, text in overrides.items():
         _override(tables, schemas, key, text)
-    tables[""] = calls.check_table(tables[""], schemas[""], _location(""))
     for where, schema in schemas.items():
         followed = {name: tables[""][option.of_run] for name, option in schema.items() if option.of_run}
         tables[where] = calls.check_table(followed | tables[where], schema, _location(where))
@@ -207,7 +206,7 @@ def _split_tables(settings: Settings) -> dict[str, Settings]:
     if isinstance(stages, str | Mapping) or not isinstance(stages, Sequence):
         raise InputError(f"config.uplink must be a list of tables, got {shorten(stages)}. Write ({{'name': 'clip'}},).")
     tables |= {f"uplink.{i}": _check_table(stage, f"uplink.{i}") for i, stage in enumerate(stages)}
-    known = [*calls.read_signature(RunSettings), "algorithm", "model", "data", "uplink", *OPTIONAL_TABLES]
+    known = [*defaults(), "uplink", *OPTIONAL_TABLES]
     for key in tables[""].keys() - set(known):
         raise InputError(f"config.{key} is unknown. {nearest(key, known)}")
     return tables

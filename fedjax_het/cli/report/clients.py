@@ -172,7 +172,7 @@ def draw_confusion(rows: Sequence[Row], client: str | None = None) -> Figure:
 
 def _count_confusions(run: RunResults, client: str | None) -> Iterator[np.ndarray]:
     from fedjax_het import predict  # not before they are needed: other reports read no data and run no model
-    from fedjax_het.cli.configuration import settings
+    from fedjax_het.cli.configuration import build, settings
     from fedjax_het.cli.runs.trained_model import restore_last
 
     complete, _ = settings.complete_settings(run.settings)
@@ -184,5 +184,5 @@ def _count_confusions(run: RunResults, client: str | None) -> Iterator[np.ndarra
     for seed in range(complete["num_seeds"]):
         for number in [None] if is_common else numbers:
             options = {"client": number, "personal": has_own, "run": seed, "seed": complete["seed"]}
-            predicted = predict(parts.algorithm, parts.model, federation, state, **options)
+            predicted = predict(build.build_algorithm(complete), parts.model, federation, state, **options)
             yield predicted.confusion_matrix(federation.num_classes)

@@ -24,7 +24,7 @@ def parse_layout(text: str) -> tuple[str, tuple[int, ...]]:
     name, *numbers = [group for group in match.groups() if group] if match else [""]
     if not name:
         raise InputError(
-            f"layout cannot be read: {shorten(text)}. Write auto, vmapped, chunked(4), sharded(2) or sharded(2, 4)."
+            f"layout: cannot read {shorten(text)}. Write auto, vmapped, chunked(4), sharded(2) or sharded(2, 4)."
         )
     return name, tuple(int(number) for number in numbers)
 
@@ -36,7 +36,7 @@ def parse_size(name: str, text: str | None) -> int | None:
     match = re.fullmatch(r"(\d{1,18}(?:\.\d+)?)\s*([a-z]+)", text.strip(), re.IGNORECASE)
     unit = match and _UNITS.get(match[2].upper())
     if not unit or not 0 < (size := int(float(match[1]) * unit)) < _MAX_BYTES:
-        raise InputError(f"{name} cannot be read: {shorten(text)}. Write a number and KB, MB, GB, MiB or GiB: 8GB.")
+        raise InputError(f"{name}: cannot read {shorten(text)}. Write a number and KB, MB, GB, MiB or GiB: 8GB.")
     return size
 
 

@@ -1,5 +1,6 @@
 """Models of runs, restored from their last checkpoints."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -76,7 +77,7 @@ def restore_last(directory: RunDirectory, run_settings: dict[str, Any]) -> tuple
     about = {"config": run_identity(run_settings), "partition": federation.fingerprint}
     checkpoints = engine.Checkpoints(directory / "checkpoints", about, num_clients=federation.num_clients)
     spec = RunSpec(
-        engine.Sweep(lambda: parts.algorithm),
+        engine.Sweep(partial(build.build_algorithm, run_settings)),
         parts.model,
         federation,
         parts.participation,

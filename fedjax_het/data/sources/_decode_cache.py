@@ -87,7 +87,7 @@ def decode_once(
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     if (arrays := _open_cached(folder)) is None:
-        raise InputError(f"cannot read the decoded data in {folder}. Give another folder with `cache`.")
+        raise InputError(f"cache: cannot read the decoded data in {folder}. Give another folder.")
     return arrays
 
 

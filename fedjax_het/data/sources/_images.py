@@ -26,7 +26,7 @@ warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)  # `_
 def decoding_options(size: Count | None, channels: int | None) -> dict[str, Any]:
     """Check the decoding options, and list everything that decoding depends on, for the cache key."""
     if channels not in (*_MODES, None):
-        raise InputError(f"channels is {channels}. Give 1 (grey), 3 (color), or leave it out.")
+        raise InputError(f"channels: must be 1 (grey) or 3 (color), not {channels}. Or leave it out.")
     return {"size": size, "channels": channels, "resize": "lanczos", "masks": "nearest", "pillow": PIL.__version__}
 
 

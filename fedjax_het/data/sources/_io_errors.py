@@ -29,14 +29,14 @@ def require_path(path: str | Path) -> Path:
         exists = path.exists()
     except (OSError, RuntimeError) as error:  # the name is too long, or the user unknown
         reason = str(getattr(error, "strerror", None) or error).rstrip(".")
-        raise InputError(f"cannot use the path {shorten(str(path))}: {reason}. Give another path.") from error
+        raise InputError(f"path: cannot use {shorten(str(path))}: {reason}. Give another path.") from error
     if not exists:
         neighbors = [each.name for each in path.parent.iterdir()] if path.parent.is_dir() else []
         close = difflib.get_close_matches(path.name, neighbors, n=1)
         hint = f"Did you mean {path.parent / close[0]}?" if close else "Give the path of an existing file or folder."
-        raise InputError(f"{path} does not exist. {hint}")
+        raise InputError(f"path: {path} does not exist. {hint}")
     if path.is_dir() and not os.access(path, os.R_OK | os.X_OK):
-        raise InputError(f"cannot read {path}: Permission denied. Change its permissions, or give another path.")
+        raise InputError(f"path: cannot read {path}: Permission denied. Change its permissions, or give another path.")
     return path
 
 
@@ -84,5 +84,5 @@ def report_write_errors(folder: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise InputError(
-            f"cannot write decoded data to {folder}: {error.strerror or error}. Give another folder with `cache`."
+            f"cache: cannot write decoded data to {folder}: {error.strerror or error}. Give another folder."
         ) from error

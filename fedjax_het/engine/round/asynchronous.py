@@ -185,7 +185,7 @@ def fedasync(
     """
     if (a is not None and staleness == "constant") or (b is not None and staleness != "hinge"):
         name = "b" if b is not None else "a"
-        raise InputError(f"asynchronous.{name} has no effect with staleness='{staleness}'. Leave it out.")
+        raise InputError(f"{name}: has no effect with staleness='{staleness}'. Leave it out.")
     weights = {"constant": _polynomial(0.0), "polynomial": _polynomial(0.5 if a is None else a)}
     weight = weights.get(staleness) or _hinge(10.0 if a is None else a, 4 if b is None else b)
     return Asynchronous(concurrency, 1, lambda age: mixing * weight(age), True, max_staleness)

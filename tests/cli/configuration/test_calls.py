@@ -1,5 +1,6 @@
 """Tables as calls of factories: values that a signature accepts, and messages for others."""
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Literal, TypedDict, Unpack
 
@@ -25,7 +26,7 @@ def prox(
     **training: Unpack[Training],
 ):
     if mu < 0:
-        raise ValueError(f"mu is {mu}: it must not be negative")
+        raise ValueError(f"mu: {mu} is negative")
     return {"mu": mu, "form": form, "sizes": sizes, "is_on": is_on, **training}
 
 
@@ -37,7 +38,9 @@ REGISTRY = {"prox": prox, "shards": shards}
 
 
 def resolve(**table):
-    return calls.build_from_table(table, REGISTRY, "config.algorithm")
+    factory = calls.choose_factory(table, REGISTRY, "config.algorithm")
+    schema = {"name": calls.Setting(str)} | calls.read_signature(factory)
+    return calls.build_from_table(calls.check_table(table, schema, "config.algorithm"), REGISTRY, "config.algorithm")
 
 
 def test_options_are_plain_arguments_and_keys_of_the_typed_dict():
@@ -77,7 +80,7 @@ def test_a_table_calls_its_factory_with_converted_values():
         ({"name": "prox", "sizes": (1, "2")}, r"config\.algorithm\.sizes: expected a list of int"),
         ({"name": "prox", "form": "round"}, r"config\.algorithm\.form: unknown option 'round'"),
         ({"name": "prox", "rule": "x"}, r"config\.algorithm\.rule is unknown"),
-        ({"name": "prox", "mu": -1.0}, r"config\.algorithm\.mu: mu is -1\.0"),
+        ({"name": "prox", "mu": -1.0}, r"config\.algorithm\.mu: -1\.0 is negative"),
         ({"name": "shards", "num_classes": 3}, r"config\.algorithm\.classes_per_client is required"),
     ],
 )
@@ -126,15 +129,16 @@ def test_text_that_the_annotation_does_not_accept_is_refused(text, kind):
 @pytest.mark.parametrize(
     ("message", "place"),
     [
-        ("num_clients is 0, seed is 0", r"data\.num_clients: "),
-        ("unseen_domains: no such domain", r"data\.unseen: "),
-        ("a/b.npz does not exist", r"data\.path: "),
+        ("seed: 0 is in use", r"data\."),
+        ("step.size: must be positive", r"data\."),
+        ("seed.npz: images of shape (3, 8, 8) have the channel axis first", "data: "),
+        ("a/seed.npz does not exist", "data: "),
         ("too few of them", "data: "),
     ],
 )
-def test_a_factorys_error_is_reported_at_the_first_key_that_it_names(message, place):
+def test_a_factorys_error_is_reported_at_the_argument_that_begins_it(message, place):
     def divide(**_):
         raise ValueError(message)
 
-    with pytest.raises(InputError, match=place + message):
-        calls.call_factory(divide, {"unseen": "", "seed": 0, "num_clients": 1, "path": "a/b.npz"}, "data")
+    with pytest.raises(InputError, match=place + re.escape(message)):
+        calls.call_factory(divide, {"seed": 0, "step": {"size": 1}, "path": "a/seed.npz"}, "data")

@@ -1,11 +1,13 @@
 """Complete settings from a config file and the command line."""
 
+from functools import wraps
 from inspect import signature
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from fedjax_het.algorithms import ALGORITHMS, fedprox
 from fedjax_het.cli.configuration import build, config_files, settings
 from fedjax_het.cli.runs import setting_text
 from fedjax_het.data import SOURCES
@@ -14,6 +16,18 @@ from fedjax_het.errors import InputError
 
 def complete(overrides=None, **sections):
     return settings.complete_settings(sections, overrides or {})
+
+
+def test_a_start_builds_the_algorithm_once(monkeypatch):
+    built = []
+    count = wraps(ALGORITHMS["fedprox"])(lambda **options: built.append(options) or fedprox(**options))
+    monkeypatch.setitem(ALGORITHMS, "fedprox", count)
+    chosen, _ = complete(algorithm={"name": "fedprox", "mu": 0.5})
+    build.build_parts(chosen)
+    assert build.build_sweep([chosen]).build({}) and [options["mu"] for options in built] == [0.5]
+    worse = chosen | {"algorithm": chosen["algorithm"] | {"mu": -1.0}}
+    with pytest.raises(InputError, match=r"^config\.algorithm\.mu: must be"):
+        build.build_sweep([chosen, worse])
 
 
 def test_an_empty_config_gives_the_default_of_every_option():
@@ -257,7 +271,7 @@ def test_infinite_numbers_are_refused(text):
 
 @pytest.mark.parametrize("text", ["9" * 400 + "GB", "0GB", "8", "99999999999999TB"])
 def test_unreadable_amounts_of_memory_are_refused(text):
-    with pytest.raises(InputError, match=r"memory_budget cannot be read: .* Write a number and KB"):
+    with pytest.raises(InputError, match=r"memory_budget: cannot read .* Write a number and KB"):
         setting_text.parse_size("memory_budget", text)
 
 

@@ -125,7 +125,7 @@ def test_a_file_in_place_of_the_folder_is_named(tmp_path, open_cache):
     folder = only_folder(tmp_path)
     shutil.rmtree(folder)
     folder.write_text("")
-    with pytest.raises(InputError, match=r"cannot write decoded data to .*: Not a directory"):
+    with pytest.raises(InputError, match=r"cache: cannot write decoded data to .*: Not a directory"):
         open_cache()
 
 
@@ -156,7 +156,7 @@ def test_rows_of_different_forms_are_refused(open_cache, rows, message):
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path, files):
     (tmp_path / "taken").write_text("")
-    with pytest.raises(InputError, match=r"cannot write decoded data to .*taken.*Give another folder with `cache`"):
+    with pytest.raises(InputError, match=r"cache: cannot write decoded data to .*taken.*Give another folder"):
         decode_once("x", files, Reader(), files=files, options={}, cache=str(tmp_path / "taken"))
 
 
@@ -165,7 +165,7 @@ def test_a_full_disk_is_named_and_leaves_nothing_behind(tmp_path, files):
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, before[1]))
     try:
-        with pytest.raises(InputError, match=r"cannot write decoded data to .*Give another folder with `cache`"):
+        with pytest.raises(InputError, match=r"cache: cannot write decoded data to .*Give another folder"):
             decode_once(
                 "x",
                 files,

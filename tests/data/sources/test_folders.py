@@ -135,7 +135,7 @@ def test_unknown_layouts_are_refused(root):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"channels": 4}, "channels is 4"),
+        ({"channels": 4}, "channels: must be 1"),
         ({"size": 0}, "size: must be a whole number"),
         ({"path": "no"}, "no does not"),
     ],

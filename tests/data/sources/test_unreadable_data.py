@@ -76,7 +76,7 @@ def test_the_error_for_a_cache_that_cannot_be_written_names_the_option_cache(roo
         return real(path, *args, **kwargs)
 
     monkeypatch.setattr(os, function, deny)
-    refuse(r"cannot write decoded data to .*Permission denied. .*folder with `cache`", "folders", root, cache=cache)
+    refuse(r"cache: cannot write decoded data to .*Permission denied. .*another folder", "folders", root, cache=cache)
 
 
 @pytest.mark.parametrize(

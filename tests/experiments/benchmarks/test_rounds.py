@@ -67,7 +67,7 @@ def test_a_resized_workload_has_a_name_of_its_own():
         (["--work=none"], "--work: 'none' is unknown"),
         (["--work=w1", "--peers="], "--peers: '' is unknown"),
         (["--work=w1", "--rounds=0"], "--rounds: must be 1 or more"),
-        (["--work=w1", "--layout=shard(2)"], "layout cannot be read"),
+        (["--work=w1", "--layout=shard(2)"], "layout: cannot read"),
         (["--work=w1", "--json=/nowhere/at/all.json"], "--json: cannot write"),
         (["--work=w1", "--python=torch_lean=/nowhere"], "--python: '/nowhere' is not an executable file"),
         (["--work=w1", "--python=torch=/bin/sh"], "--python: 'torch' is unknown"),
