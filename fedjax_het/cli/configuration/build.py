@@ -93,7 +93,7 @@ def build_algorithm(settings: Mapping[str, Any], **hyper_parameters: float | Arr
     Raises:
         InputError: The algorithm's factory refuses a value.
     """
-    table = {**settings["algorithm"], **hyper_parameters}
+    table: dict[str, Any] = {**settings["algorithm"], **hyper_parameters}
     schedule = calls.build_from_table(
         table.pop(SCHEDULE), TABLES[f"algorithm.{SCHEDULE}"].registry, f"config.algorithm.{SCHEDULE}"
     )

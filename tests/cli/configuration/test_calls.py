@@ -37,10 +37,10 @@ def shards(num_classes: int, classes_per_client: int):
 REGISTRY = {"prox": prox, "shards": shards}
 
 
-def resolve(**table):
-    factory = calls.choose_factory(table, REGISTRY, "config.algorithm")
-    schema = {"name": calls.Setting(str)} | calls.read_signature(factory)
-    return calls.build_from_table(calls.check_table(table, schema, "config.algorithm"), REGISTRY, "config.algorithm")
+def resolve(name=None, **table):
+    schema = calls.read_signature(calls.choose_factory({"name": name}, REGISTRY, "config.algorithm"))
+    table = calls.check_table(table, schema, "config.algorithm")
+    return calls.build_from_table({"name": name, **table}, REGISTRY, "config.algorithm")
 
 
 def test_options_are_plain_arguments_and_keys_of_the_typed_dict():

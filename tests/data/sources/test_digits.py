@@ -1,6 +1,7 @@
 """scikit-learn's digits, SVHN's Matlab files, and FedBN's Digits-5."""
 
 import pickle
+from importlib.metadata import PathDistribution
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 from scipy.io import savemat
 
 from fedjax_het.data import by_domain, federate, load
+from fedjax_het.data.sources import _digits
 from fedjax_het.errors import InputError
 from tests.data.sources.image_files import refuse, write
 
@@ -25,10 +27,7 @@ def test_digits_use_the_whole_range_of_a_byte():
 
 
 def test_a_scikit_learn_without_its_digits_is_refused(tmp_path, monkeypatch):
-    site = tmp_path / "scikit_learn-1.9.dist-info"
-    site.mkdir()
-    (site / "METADATA").write_text("Name: scikit-learn\n")
-    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(_digits, "distribution", lambda name: PathDistribution(tmp_path / name))
     with pytest.raises(InputError, match=r"digits\.csv\.gz does not exist\. Install it again"):
         load("digits")
 
