@@ -9,7 +9,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 @pytest.mark.parametrize(
     ("folders", "max_lines", "max_files"),
-    [(("fedjax_het", "experiments"), 45_572, 350), (("tests",), 34_596, 281)],
+    [(("fedjax_het", "experiments"), 45_713, 351), (("tests",), 34_673, 282)],
 )
 def test_code_stays_within_its_budget(folders, max_lines, max_files):
     files = [path for folder in folders for path in (ROOT / folder).rglob("*.py")]

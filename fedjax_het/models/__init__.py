@@ -10,6 +10,7 @@ from fedjax_het.models._adaptations import (
 from fedjax_het.models._amplitude import Band, FirstAverage, amplitude_normalised
 from fedjax_het.models._cnn import cnn, lenet
 from fedjax_het.models._densenet import DENSENET_NAMES, densenet121, harmofl_densenet
+from fedjax_het.models._efficientnet import EFFICIENTNET_NAMES, efficientnet_lite0
 from fedjax_het.models._layers import Conv, UpConv, avg_pool, max_pool
 from fedjax_het.models._mlp import mlp
 from fedjax_het.models._model import from_flax
@@ -24,11 +25,24 @@ from fedjax_het.models._weight_files import read_state_dict
 
 MODELS = {
     model.__name__: model
-    for model in (mlp, lenet, cnn, resnet18, resnet50, densenet121, harmofl_densenet, unet, lstm, transformer)
+    for model in (
+        mlp,
+        lenet,
+        cnn,
+        resnet18,
+        resnet50,
+        densenet121,
+        harmofl_densenet,
+        efficientnet_lite0,
+        unet,
+        lstm,
+        transformer,
+    )
 }
 TORCH_NAMES = {
     **dict.fromkeys(("resnet18", "resnet50"), RESNET_NAMES),
     **dict.fromkeys(("densenet121", "harmofl_densenet"), DENSENET_NAMES),
+    "efficientnet_lite0": EFFICIENTNET_NAMES,
     "unet": UNET_NAMES,
 }
 """PyTorch names of a model's layers, for `save_state_dict`; other models have none."""
@@ -49,6 +63,7 @@ __all__ = [
     "cnn",
     "computed_in",
     "densenet121",
+    "efficientnet_lite0",
     "framed",
     "from_flax",
     "harmofl_densenet",

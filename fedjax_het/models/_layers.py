@@ -170,19 +170,19 @@ def _largest_jvp(values: tuple[Array], tangents: tuple[Array]) -> tuple[Array, A
 @partial(jax.custom_jvp, nondiff_argnums=(1, 2))
 def _largest_of_overlapping(x: Array, window: tuple[int, int], strides: tuple[int, int]) -> Array:
     """The same for overlapping windows; takes a sixth of the time of XLA's select-and-scatter on a CPU."""
-    return _first_largest(_entries(x, window, strides))[0]
+    return _first_largest(select_entries(x, window, strides))[0]
 
 
 @_largest_of_overlapping.defjvp
 def _largest_of_overlapping_jvp(
     window: tuple[int, int], strides: tuple[int, int], values: tuple[Array], tangents: tuple[Array]
 ) -> tuple[Array, Array]:
-    largest, where = _first_largest(_entries(values[0], window, strides))
-    entries = _entries(tangents[0], window, strides)
+    largest, where = _first_largest(select_entries(values[0], window, strides))
+    entries = select_entries(tangents[0], window, strides)
     return largest, reduce(jnp.add, (jnp.where(where == place, entry, 0) for place, entry in enumerate(entries)))
 
 
-def _entries(x: Array, window: tuple[int, int], strides: tuple[int, int]) -> list[Array]:
+def select_entries(x: Array, window: tuple[int, int], strides: tuple[int, int]) -> list[Array]:
     """The image as each entry of the windows sees it, row by row of a window."""
     rows, columns = ((n - k) // s * s + 1 for n, k, s in zip(x.shape[1:3], window, strides, strict=True))
     return [

@@ -11,7 +11,7 @@ from flax import linen as nn
 from jax import lax
 
 from fedjax_het.types import Array
-from fedjax_het.validation import validate_arguments
+from fedjax_het.validation import Fraction, PositiveFraction, validate_arguments
 
 
 class BatchNorm(nn.BatchNorm):
@@ -161,15 +161,20 @@ NORMS: dict[NormKind, Callable[..., nn.Module]] = {
 
 
 @validate_arguments
-def norm(kind: NormKind, name: str | None = None) -> nn.Module:
+def norm(
+    kind: NormKind, name: str | None = None, *, epsilon: PositiveFraction = 1e-5, momentum: Fraction = 0.9
+) -> nn.Module:
     """A normalization layer by its kind.
 
     Args:
         kind: "batch": BatchNorm. "batch_stat": batch statistics in training and evaluation, without parameters, so
             results depend on the rest of the batch (HarmoFL's authors' code). "group": GroupNorm. "none": Identity.
         name: The name of the layer in its module.
+        epsilon: Added to variances.
+        momentum: The weight of the old running statistics of "batch"; the other kinds have none.
 
     Raises:
         InputError: The kind is unknown.
     """
-    return NORMS[kind](name=name)
+    settings = {"batch": {"epsilon": epsilon, "momentum": momentum}, "none": {}}.get(kind, {"epsilon": epsilon})
+    return NORMS[kind](name=name, **settings)

@@ -2,17 +2,20 @@
 
 from fnmatch import fnmatchcase
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import linen as nn
+from jax import lax
 
 from fedjax_het import sharing, tree
 from fedjax_het.errors import InputError
 from fedjax_het.models import MODELS, from_flax
 from fedjax_het.models._amplitude import amplitude_normalised
 from fedjax_het.models._densenet import DenseNet
+from fedjax_het.models._efficientnet import DepthwiseConv
 from fedjax_het.models._layers import Conv
 from fedjax_het.models._norms import NORMS
 from fedjax_het.server.weightings._parameter_guided import low_layer
@@ -25,9 +28,10 @@ NUM_PARAMS = {  # on images of three channels; ResNet and DenseNet as torchvisio
     "resnet18": (1000, 11_689_512),
     "resnet50": (1000, 25_557_032),
     "densenet121": (1000, 7_978_856),
+    "efficientnet_lite0": (1000, 4_652_008),
     "unet": (2, 7_757_186),
 }
-NUM_NORMS = {"resnet18": 20, "resnet50": 53, "densenet121": 121, "unet": 18}
+NUM_NORMS = {"resnet18": 20, "resnet50": 53, "densenet121": 121, "efficientnet_lite0": 49, "unet": 18}
 
 
 def shapes(model, size=32, channels=3):
@@ -88,6 +92,7 @@ def test_all_norms_selects_every_norm_of_a_network(name, kind):
         ("resnet18", "stage_0_block_1/conv_1"),
         ("resnet50", "stage_0_block_2/conv_2"),
         ("densenet121", "stem/conv"),
+        ("efficientnet_lite0", "stage_0_block_0/conv_project"),
         ("unet", "encoder_0/conv_0"),
     ],
 )
@@ -124,6 +129,24 @@ def test_harmofls_networks_accept_amplitude_normalisation():
     assert set(variables) == {"params", "amplitude"} and variables["amplitude"]["average"].shape == (32, 32, 3)
     output, state = jax.eval_shape(lambda v, x: logits(model, v, x), variables, inputs)
     assert output.shape[-1] == 2 and set(state) == {"amplitude"}
+
+
+@pytest.mark.parametrize(("size", "strides"), [(3, 1), (3, 2), (5, 2)])
+def test_a_depthwise_convolution_and_its_gradients_are_those_of_xla(size, strides):
+    x, kernel = jax.random.normal(KEY, (2, 7, 8, 5)), jax.random.normal(KEY, (size, size, 1, 5))
+
+    def run_xla(kernel, x):
+        axes = ("NHWC", "HWIO", "NHWC")
+        return lax.conv_general_dilated(x, kernel, (strides,) * 2, "SAME", None, None, axes, 5)
+
+    def run(kernel, x):
+        return DepthwiseConv(size, strides).apply({"params": {"kernel": kernel}}, x)
+
+    chex.assert_trees_all_close(run(kernel, x), run_xla(kernel, x), rtol=1e-5, atol=1e-5)
+    ours, theirs = (
+        jax.grad(lambda *arguments, f=f: jnp.sum(f(*arguments) ** 2), (0, 1))(kernel, x) for f in (run, run_xla)
+    )
+    chex.assert_trees_all_close(ours, theirs, rtol=1e-5, atol=1e-4)
 
 
 @pytest.mark.slow
