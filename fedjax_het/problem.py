@@ -6,6 +6,7 @@ from typing import Any, NamedTuple, cast
 import jax
 import jax.numpy as jnp
 
+from fedjax_het import tree
 from fedjax_het.errors import InputError
 from fedjax_het.types import (
     Array,
@@ -16,6 +17,7 @@ from fedjax_het.types import (
     HostArray,
     Key,
     Model,
+    Named,
     Outputs,
     Params,
     PyTree,
@@ -113,6 +115,29 @@ class Problem(NamedTuple):
     prepare: Callable[[Array], Array]  # stored inputs -> inputs of the model; runs inside the training step
     augment: Callable[[Key, Array, Array], tuple[Array, Array]] | None = None  # see data.augmentation; None: `prepare`
     evaluated: Callable[[ServerState], Variables] = shared_variables
+
+    def bind(self, fixed: Variables) -> "Problem":
+        """The problem of the trained leaves alone: the model then takes variables without its fixed leaves.
+
+        Args:
+            fixed: The leaves of the model that are frozen or changed by the server alone; {} returns the same problem.
+        """
+        if not jax.tree.leaves(fixed):
+            return self
+        model = self.model
+
+        def encode(variables: Variables, inputs: Array, context: Context) -> tuple[tuple[Array, Named], Variables]:
+            outputs, state = model.encode(tree.merge(fixed, variables), inputs, context)
+            return outputs, tree.partition_like(state, fixed)[0]
+
+        def classify(params: Params, features: Array) -> Array:
+            return model.classify(tree.merge(fixed, {"params": params})["params"], features)
+
+        return self._replace(model=model._replace(encode=encode, classify=classify))
+
+    def whole_model(self, server: ServerState) -> Variables:
+        """All variables of the model to evaluate, except for personal leaves."""
+        return tree.merge(server.frozen, server.base, self.evaluated(server))
 
     def batch(
         self,

@@ -5,28 +5,17 @@ A rule is given the path of a leaf and the class of the layer that owns it, and 
 look for "bn" in the name, and thereby share the four norm layers in the shortcut branches of a ResNet.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 from flax import linen as nn
 
+from fedjax_het import tree
 from fedjax_het.errors import InputError, nearest
+from fedjax_het.types import Array, Leaf, LeafRule, Model, Variables
 
-
-class Leaf(NamedTuple):
-    """A leaf of a model.
-
-    Args:
-        path: Its path, "params/block_0/norm/scale".
-        layer: The class of the layer that owns it; None where the model names no layer there.
-    """
-
-    path: str
-    layer: type | None
-
-
-Sharing = Callable[[Leaf], bool]
+Sharing = LeafRule
 """leaf -> whether it is personal."""
 HEAD = "params/classifier/*"
 """The pattern of the head's leaves, by which methods split a model into head and body; `f"!{HEAD}"` is the body."""
@@ -100,6 +89,45 @@ batch_norms = personal_layers(nn.BatchNorm)
 all_norms = personal_layers(nn.BatchNorm, nn.LayerNorm, nn.GroupNorm, nn.InstanceNorm, nn.RMSNorm)
 
 
+class LeafGroups(NamedTuple):
+    """The variables of a model by who changes them."""
+
+    shared: Variables  # trained, sent and aggregated
+    personal: Variables  # trained, and never sent
+    base: Variables  # changed by the server alone
+    frozen: Variables  # never changed
+
+
+def group_leaves(model: Model, sharing: Sharing, variables: Variables, inputs: Array) -> LeafGroups:
+    """Split the variables of a model by its own rules and a rule for personal leaves.
+
+    A leaf that rules of both kinds choose is in `base` rather than frozen. Only trained leaves can be personal.
+
+    Args:
+        model: The model.
+        sharing: The rule for personal leaves.
+        variables: All variables of the model.
+        inputs: Inputs of the model; only the shape is used.
+
+    Raises:
+        InputError: A rule chooses no leaf, see `personal_paths`, or no parameter is trained and shared.
+    """
+    layers, trained = model.layers(inputs), variables
+    fixed = {}
+    for name in ("base", "frozen"):
+        rules, paths = getattr(model, name), tree.paths(variables)
+        chosen = frozenset().union(*(_choose(f"model.{name}", rule, paths, layers) for rule in rules))
+        trained, fixed[name] = tree.partition(trained, chosen.__contains__)
+    if "params" not in trained:
+        raise InputError("model.frozen: the rules freeze every parameter. Leave at least one to train.")
+    personal = personal_paths(sharing, tree.paths(trained), layers)
+    shared, own = tree.partition(trained, personal.__contains__)
+    if "params" not in shared:
+        kind = "trained parameter" if any(fixed.values()) else "parameter"
+        raise InputError(f"sharing: the rule keeps every {kind} of the model personal. Let it share at least one.")
+    return LeafGroups(shared, own, **fixed)
+
+
 def personal_paths(sharing: Sharing, paths: list[str], layers: Mapping[str, type]) -> frozenset[str]:
     """Apply a rule to the leaves of a model.
 
@@ -115,14 +143,22 @@ def personal_paths(sharing: Sharing, paths: list[str], layers: Mapping[str, type
         InputError: A pattern matches no leaf, or a rule other than `share_all` chooses none, and would silently train
             as if all leaves were shared.
     """
-    for pattern in getattr(sharing, "patterns", ()):
-        if not any(fnmatchcase(path, pattern) for path in paths):
-            raise InputError(f"sharing: no leaf of the model matches '{pattern}'. {nearest(pattern, paths)}")
-    owners = {path: _owner(path, layers) for path in paths}
-    chosen = frozenset(path for path, owner in owners.items() if sharing(Leaf(path, owner)))
+    chosen = _choose("sharing", sharing, paths, layers)
     if not chosen and sharing is not share_all:
-        raise InputError(_describe_empty_choice(sharing, owners, layers))
+        raise InputError(_describe_empty_choice(sharing, _owners(paths, layers), layers))
     return chosen
+
+
+def _choose(option: str, rule: LeafRule, paths: list[str], layers: Mapping[str, type]) -> frozenset[str]:
+    """The paths that a rule chooses; raises InputError if one of its patterns matches none."""
+    for pattern in getattr(rule, "patterns", ()):
+        if not any(fnmatchcase(path, pattern) for path in paths):
+            raise InputError(f"{option}: no leaf of the model matches '{pattern}'. {nearest(pattern, paths)}")
+    return frozenset(path for path, owner in _owners(paths, layers).items() if rule(Leaf(path, owner)))
+
+
+def _owners(paths: list[str], layers: Mapping[str, type]) -> dict[str, type | None]:
+    return {path: _owner(path, layers) for path in paths}
 
 
 def _describe_empty_choice(sharing: Sharing, owners: Mapping[str, type | None], layers: Mapping[str, type]) -> str:

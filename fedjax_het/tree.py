@@ -1,6 +1,6 @@
 """Arithmetic on pytrees, and on stacks of them (leaves [cohort, ...])."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import jax
 import jax.numpy as jnp
@@ -151,6 +151,12 @@ def leaves_by_path(variables: Variables) -> dict[str, Array]:
     """Every leaf by its path, "params/classifier/kernel"."""
     leaves: Variables = traverse_util.flatten_dict(variables, sep="/")
     return leaves
+
+
+def from_paths(leaves: Mapping[str, Array]) -> Variables:
+    """The tree of leaves by path; the inverse of `leaves_by_path`."""
+    variables: Variables = traverse_util.unflatten_dict(leaves, sep="/")
+    return variables
 
 
 def paths(variables: Variables) -> list[str]:

@@ -77,6 +77,7 @@ class Broadcast(NamedTuple):
     shared: Variables
     published: Named
     uplink: tuple[PyTree, ...] = ()  # what each stage of the uplink tells clients; () without stages
+    base: Variables = {}  # the leaves that the server alone changes, see Model
 
 
 class Upload(NamedTuple):
@@ -93,6 +94,7 @@ class Aggregate(NamedTuple):
 
     update: Variables  # one combined update of the shared leaves
     replies: Variables  # leaves [cohort, ...] written into personal leaves; {} = none
+    base: Variables = {}  # an update of the leaves that the server alone changes; {} = none
 
 
 class ClientState(NamedTuple):
@@ -113,6 +115,8 @@ class ServerState(NamedTuple):
     published: Named
     uplink: tuple[PyTree, ...] = ()  # the state of each stage of the uplink; () without stages
     history: PyTree = ()  # the last broadcasts, leaves [versions, ...], if clients may start from older ones; else ()
+    base: Variables = {}  # leaves that the server alone changes
+    frozen: Variables = {}  # leaves that nobody changes, which clients have from the start
 
 
 class RunCounters(NamedTuple):
@@ -249,16 +253,38 @@ class Outputs(NamedTuple):
     extras: Named
 
 
+class Leaf(NamedTuple):
+    """A leaf of a model.
+
+    Args:
+        path: Its path, "params/block_0/norm/scale".
+        layer: The class of the layer that owns it; None where the model names no layer there.
+    """
+
+    path: str
+    layer: type | None
+
+
+LeafRule = Callable[[Leaf], bool]
+"""leaf -> whether it is chosen; see `fedjax_het.sharing`."""
+
+
 class Model(NamedTuple):
-    """A network as four pure functions.
+    """A network as four pure functions, and the leaves that clients do not train.
 
     init(key, inputs) -> variables.
     encode(variables, inputs, context) -> ((features, extras), the collections besides params, new).
     classify(params, features) -> logits, from the head at ``params/classifier``.
     layers(inputs) -> {path of a layer, "block_0/norm": its class}; sharing rules read it.
+
+    A leaf that one of the rules in `frozen` chooses never changes. There is one copy of it for all clients, without
+    gradient or optimizer state, and it is never sent. A leaf that one of the rules in `base` chooses is changed by the
+    server alone, which sends it to clients. The other leaves are trained, and shared or personal.
     """
 
     init: Callable[[Key, Array], Variables]
     encode: Callable[[Variables, Array, Context], tuple[tuple[Array, Named], Variables]]
     classify: Callable[[Params, Array], Array]
     layers: Callable[[Array], Mapping[str, type]]
+    frozen: tuple[LeafRule, ...] = ()
+    base: tuple[LeafRule, ...] = ()

@@ -93,7 +93,7 @@ def predict(
     clients = state.clients.take_all() if isinstance(state.clients, ClientStore) else state.clients
     server, clients = jax.tree.map(lambda x: x[run], (state.server, clients))
     shared = round.problem.evaluated(server)
-    whole = tree.merge(shared, mean_personal_variables(clients, federation.num_clients))
+    whole = tree.merge(round.problem.whole_model(server), mean_personal_variables(clients, federation.num_clients))
     block = Cohort(np.array([client or 0]), np.array([True]))
     own, data = tree.take(clients, block.ids), cohort_data(federation.data, block)
     table = Rows(np.asarray(rows.index)[None], np.asarray(rows.count)[None])

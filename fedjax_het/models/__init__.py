@@ -1,5 +1,7 @@
 """Networks: a feature extractor and a head, as pure functions."""
 
+from collections.abc import Callable, Mapping
+
 from fedjax_het.models._adaptations import (
     probabilistic,
     projected,
@@ -11,7 +13,9 @@ from fedjax_het.models._amplitude import Band, FirstAverage, amplitude_normalise
 from fedjax_het.models._cnn import cnn, lenet
 from fedjax_het.models._densenet import DENSENET_NAMES, densenet121, harmofl_densenet
 from fedjax_het.models._efficientnet import EFFICIENTNET_NAMES, efficientnet_lite0
+from fedjax_het.models._frozen import freeze, no_adapter, train_only
 from fedjax_het.models._layers import Conv, UpConv, avg_pool, max_pool
+from fedjax_het.models._lora import LowRank, lora, lora_scale, server_kernels
 from fedjax_het.models._mlp import mlp
 from fedjax_het.models._model import from_flax
 from fedjax_het.models._norms import NORMS, norm
@@ -22,6 +26,7 @@ from fedjax_het.models._sequences import LSTM, lstm, transformer
 from fedjax_het.models._simplex_frame import framed
 from fedjax_het.models._unet import UNET_NAMES, unet
 from fedjax_het.models._weight_files import read_state_dict
+from fedjax_het.types import Model
 
 MODELS = {
     model.__name__: model
@@ -39,6 +44,13 @@ MODELS = {
         transformer,
     )
 }
+ADAPTERS: Mapping[str, Callable[..., Callable[[Model], Model]]] = {
+    "none": no_adapter,
+    "freeze": freeze,
+    "train_only": train_only,
+    "lora": lora,
+}
+"""What `config.model.adapter` can do to a model before it is trained, by name."""
 TORCH_NAMES = {
     **dict.fromkeys(("resnet18", "resnet50"), RESNET_NAMES),
     **dict.fromkeys(("densenet121", "harmofl_densenet"), DENSENET_NAMES),
@@ -48,6 +60,7 @@ TORCH_NAMES = {
 """PyTorch names of a model's layers, for `save_state_dict`; other models have none."""
 
 __all__ = [
+    "ADAPTERS",
     "LSTM",
     "MODELS",
     "NORMS",
@@ -55,6 +68,7 @@ __all__ = [
     "Band",
     "Conv",
     "FirstAverage",
+    "LowRank",
     "Naming",
     "Precision",
     "UpConv",
@@ -65,9 +79,12 @@ __all__ = [
     "densenet121",
     "efficientnet_lite0",
     "framed",
+    "freeze",
     "from_flax",
     "harmofl_densenet",
     "lenet",
+    "lora",
+    "lora_scale",
     "lstm",
     "max_pool",
     "mlp",
@@ -78,7 +95,9 @@ __all__ = [
     "resnet18",
     "resnet50",
     "save_state_dict",
+    "server_kernels",
     "starting_from",
+    "train_only",
     "transformer",
     "unet",
     "unnamed_leaves",

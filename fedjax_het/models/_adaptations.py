@@ -42,7 +42,7 @@ def projected(width: Count = 256) -> Callable[[Model], Model]:
         def layers(inputs: Array) -> dict[str, type]:
             return {**model.layers(inputs), "projection/hidden": nn.Dense, "projection/output": nn.Dense}
 
-        return Model(init, encode, model.classify, layers)
+        return model._replace(init=init, encode=encode, layers=layers)
 
     return adapt
 
@@ -136,7 +136,7 @@ def probabilistic(
         def layers(inputs: Array) -> Mapping[str, type]:
             return {**model.layers(inputs), "representation": nn.Dense}
 
-        return Model(init, encode, classify, layers)
+        return model._replace(init=init, encode=encode, classify=classify, layers=layers)
 
     return adapt
 
@@ -213,7 +213,7 @@ def _with_outline(model: Model, name: str, outline: Callable[[Variables, Array],
         outputs, state = model.encode(rest, inputs, context)
         return outputs, state | shapes
 
-    return Model(init, encode, model.classify, model.layers)
+    return model._replace(init=init, encode=encode)
 
 
 def with_empty_parameter(model: Model) -> Model:
@@ -229,4 +229,4 @@ def with_empty_parameter(model: Model) -> Model:
     def encode(variables: Variables, inputs: Array, context: Context) -> tuple[tuple[Array, Named], Variables]:
         return model.encode(split_off(variables, "nothing")[1], inputs, context)
 
-    return Model(init, encode, model.classify, model.layers)
+    return model._replace(init=init, encode=encode)

@@ -130,7 +130,7 @@ def amplitude_normalised(
             (features, extras), state = model.encode(rest, images, context)
             return (features, extras | {"normalised": images}), state | {"amplitude": amplitude}
 
-        return Model(start, encode, model.classify, model.layers)
+        return model._replace(init=start, encode=encode)
 
     return adapt
 

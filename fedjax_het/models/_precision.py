@@ -36,7 +36,7 @@ def computed_in(dtype: Precision) -> Callable[[Model], Model]:
         def classify(params: Params, features: Array) -> Array:
             return model.classify(_cast(params, chosen), features.astype(chosen)).astype(jnp.float32)
 
-        return Model(model.init, encode, classify, model.layers)
+        return model._replace(encode=encode, classify=classify)
 
     return (lambda model: model) if dtype == "float32" else adapt
 

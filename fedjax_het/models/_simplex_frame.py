@@ -70,7 +70,7 @@ def framed(width: Count | None = None, scale: Positive = 10.0, seed: Seed = 0) -
         def layers(inputs: Array) -> Mapping[str, type]:
             return {**model.layers(inputs), "projection": nn.Dense}
 
-        return Model(init, encode, classify, layers)
+        return model._replace(init=init, encode=encode, classify=classify, layers=layers)
 
     return adapt
 

@@ -51,12 +51,12 @@ def test_quick_compilation_of_the_first_state_gives_the_same_weights(monkeypatch
     monkeypatch.setattr(jax, "jit", lambda *args, **kwargs: options.append(kwargs) or jit(*args, **kwargs))
     starts = lambda key: draw(key, np.zeros((2, 8, 8, 1), "float32"))  # noqa: E731
     monkeypatch.setenv("XLA_FLAGS", "--xla_backend_optimization_level=2")
-    jit_initializer(starts, vmapped, None)
+    jit_initializer(starts, vmapped, None, jax.random.key(0))
     monkeypatch.setenv("XLA_FLAGS", "")
-    quick = jit_initializer(starts, vmapped, None)
+    quick, arguments = jit_initializer(starts, vmapped, None, jax.random.key(0))
     optimized = vmapped.jit(starts, None, compiler_options={"xla_backend_optimization_level": 3})
     assert [bool(each.get("compiler_options")) for each in options] == [False, True, True]
-    chex.assert_trees_all_close(quick(jax.random.key(0)), optimized(jax.random.key(0)), rtol=1e-6, atol=1e-7)
+    chex.assert_trees_all_close(quick(*arguments), optimized(jax.random.key(0)), rtol=1e-6, atol=1e-7)
 
 
 def test_rare_programs_are_compiled_with_less_effort_for_tpus(monkeypatch):
@@ -66,7 +66,7 @@ def test_rare_programs_are_compiled_with_less_effort_for_tpus(monkeypatch):
     with tracing_for("tpu"):
         jit_program(jnp.negative, vmapped)
         jit_program(jnp.negative, vmapped, is_quick=True)
-        jit_initializer(jnp.negative, vmapped, None)
+        jit_initializer(jnp.negative, vmapped, None, jnp.zeros(1))
     assert [bool(option.get("compiler_options")) for option in options] == [False, False, True, True]
 
 

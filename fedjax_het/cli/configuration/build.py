@@ -73,8 +73,9 @@ def build_parts(
     if table.get("conv") == "auto":
         is_timed = layout == engine.simulation.AUTO and target_platform() != "cpu"
         table["conv"] = resolved.get("conv") or _choose_conv_impl(settings["precision"], processes, is_timed=is_timed)
+    adapt = calls.build_from_table(table.pop("adapter"), TABLES["model.adapter"].registry, "config.model.adapter")
     model = calls.build_from_table(table, TABLES["model"].registry, "config.model", num_classes=federation.num_classes)
-    model = computed_in(settings["precision"])(model)
+    model = computed_in(settings["precision"])(adapt(model))
     auto = engine.simulation.AUTO
     requested = [(name, settings[name]) for name in OffloadPolicy._fields]
     offload = OffloadPolicy(*(resolved.get(name, auto) if value == auto else value for name, value in requested))

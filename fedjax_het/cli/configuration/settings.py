@@ -19,7 +19,7 @@ from fedjax_het.engine.round import participation
 from fedjax_het.engine.round.asynchronous import ASYNCHRONOUS
 from fedjax_het.engine.round.timing import TIMINGS
 from fedjax_het.errors import InputError, abbreviate, nearest, shorten
-from fedjax_het.models import MODELS
+from fedjax_het.models import ADAPTERS, MODELS
 from fedjax_het.server.aggregators import AGGREGATORS
 from fedjax_het.uplink import STAGES
 from fedjax_het.validation import (
@@ -96,6 +96,7 @@ TABLES = {
     "algorithm": TableSpec(ALGORITHMS),
     f"algorithm.{SCHEDULE}": TableSpec(SCHEDULES),
     "model": TableSpec(MODELS, given=("num_classes",)),
+    "model.adapter": TableSpec(ADAPTERS),
     "data": TableSpec(SOURCES, given=("name",), fixed=_SPLIT),
     "data.partition": TableSpec(PARTITIONS),
     "data.augment": TableSpec(AUGMENTATIONS),
@@ -115,6 +116,7 @@ UPLINK = TableSpec(STAGES)
 # Nested tables, with their defaults.
 _NESTED = {
     f"algorithm.{SCHEDULE}": {"name": "constant"},
+    "model.adapter": {"name": "none"},
     "data.partition": {},
     "data.augment": {"name": "none"},
 }

@@ -58,7 +58,7 @@ def load_model(workdir: Path, seed: int | None = None, *, for_pytorch: bool = Tr
     state, rounds, problem, parts = restore_last(directory, run_settings)
     one = jax.tree.map(lambda x: x[0 if seed is None else seeds.index(seed)], state)
     mean = mean_personal_variables(one.clients, len(one.clients.rounds))
-    variables = tree.merge(problem.evaluated(one.server), mean)
+    variables = tree.merge(problem.whole_model(one.server), mean)
     return TrainedModel(variables, TORCH_NAMES.get(name), rounds, problem, parts.federation)
 
 

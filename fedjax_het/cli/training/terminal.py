@@ -52,11 +52,12 @@ def describe_costs(
     steps = f"{least}" if least == most else f"{least} to {most}"
     down, up = format_bytes(facts.bytes_down), format_bytes(facts.bytes_up)
     bits = f" ({facts.bits_up:,.0f} bits)" if settings.get("uplink") else ""
+    frozen = f", and {facts.num_frozen:,} that clients do not train" if facts.num_frozen else ""
     rows = {
         "clients": f"{facts.num_clients}, of which {describe_cohort(facts, settings)}",
         **usage,
         "algorithm": settings["algorithm"]["name"],
-        "model": f"{settings['model']['name']}, {facts.num_parameters:,} parameters",
+        "model": f"{settings['model']['name']}, {facts.num_parameters:,} parameters{frozen}",
         "local steps": f"{steps} per client and round",
         "traffic": f"{down} down, {up} up{bits}, per client and round",
         **({"privacy": privacy.describe(settings, federation.num_clients)} if "privacy" in settings else {}),

@@ -147,7 +147,8 @@ def score_own_models(
     """
     if personalize is None:
         clients = clients._replace(memory={})
-    common = Common(Broadcast(server.round, server.shared, server.published), data.examples)
+    received = Broadcast(server.round, server.shared, server.published, base=server.base)
+    common = Common(received, data.examples, server.frozen)
     round_key = jax.random.fold_in(jax.random.fold_in(key, server.round), _PERSONALIZING)
 
     def score_client(
@@ -159,11 +160,12 @@ def score_own_models(
 
     def score_rows(common: Common, variables: Variables | OutputMixture, own: Rows) -> tuple[Array, Array | None]:
         received, examples, size = common.received, common.examples, own.even_batch_size(batch_size)
+        bound = common.bind(problem)
         capacity = own.index.shape[0]
 
         def score(places: Array, is_example: Array) -> tuple[Array, Array | None]:
             index = own.index[jnp.minimum(places, capacity - 1)]
-            return _score_batch(problem, variables, received.round, examples, index, is_example, with_predictions)
+            return _score_batch(bound, variables, received.round, examples, index, is_example, with_predictions)
 
         def add_batch(number: Array, carry: tuple[Array, Array | None]) -> tuple[Array, Array | None]:
             totals, predictions = carry

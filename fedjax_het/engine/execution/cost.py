@@ -23,7 +23,8 @@ class RunCost(NamedTuple):
     num_clients: int
     cohort_size: int  # slots per round
     mean_cohort_size: float  # mean number of participating clients per round
-    num_parameters: int
+    num_parameters: int  # trained by a client
+    num_frozen: int  # parameters that clients do not train
     steps_per_client: tuple[int, int]  # (minimum, maximum) per round over all runs
     bytes_down: int  # per client and round
     bytes_up: int
@@ -46,6 +47,7 @@ def run_cost(traced: TracedRound, held_bytes: Mapping[str, int], peak_bytes: int
         cohort_size=spec.cohort_size,
         mean_cohort_size=spec.participation.expected_size(spec.num_clients),
         num_parameters=tree.num_entries(state.server.shared["params"]) + own,
+        num_frozen=tree.num_entries([each.get("params", {}) for each in (state.server.frozen, state.server.base)]),
         steps_per_client=(int(steps.min()), int(steps.max())),
         bytes_down=down,
         bytes_up=math.ceil(bits_up / 8),

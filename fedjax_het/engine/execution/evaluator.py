@@ -216,7 +216,7 @@ class Evaluator:
 
         def score(hyper_parameters, server, mean_personal, totals, examples, held):
             problem = self._traced.with_hyper_parameters(hyper_parameters).round.problem
-            variables = tree.merge(problem.evaluated(server), mean_personal)
+            variables = tree.merge(problem.whole_model(server), mean_personal)
             predicts = bool(self._spec.metrics)
             return scoring.add_batches(problem, variables, server.round, examples, totals, held, predicts)
 

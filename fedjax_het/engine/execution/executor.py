@@ -50,8 +50,8 @@ class Executor:
     def start(self) -> State:
         """The state before the first round."""
         spec, programs = self.traced.spec, self.programs
-        example = self.traced.layout.replicate(spec.federation.examples.inputs[:1])
-        state = programs.init(programs.hyper_parameters, self._keys, example)
+        initialization = programs.initialization(self._keys)
+        state = initialization.function(*initialization.arguments)
         if not programs.is_stored:
             return state
         first = jax.tree.map(lambda x: np.asarray(x[:, 0]), state.clients)

@@ -47,8 +47,6 @@ class RunPrograms:
         slots: The number of slots of a cohort, including padding.
         is_stored: Whether client states are off the device.
         is_whole: Whether a cohort is all rows of the client states in order, so that nothing is gathered.
-        init: (hyperparameters, keys, stored inputs of an example) -> the state before the first round. If client states
-            are off the device, its clients are one cohort.
         state: The shapes of this state, with shardings.
         clients: The shapes of the client states of a cohort, with shardings.
         hyper_parameters: The hyperparameters of a sweep, weakly typed arrays; {} for a single algorithm.
@@ -66,11 +64,9 @@ class RunPrograms:
         self._state_shardings = State._make(shardings) if layout.mesh else None
         self.keys = replicated_shapes(jax.eval_shape(spec.keys), layout)
         self.hyper_parameters = layout.jit(spec.hyper_parameters, layout.sharding)() if spec.sweep.values else {}
-        self.init = jit_initializer(
-            spec.map_over_runs(self._initial_state, (0, 0, None)), layout, self._state_shardings
-        )
+        self._initialize = spec.map_over_runs(self._initial_state, (0, 0, None))
         example = spec.federation.examples.inputs[:1]
-        state = jax.eval_shape(self.init, self.hyper_parameters, self.keys, example)
+        state = jax.eval_shape(self._initialize, self.hyper_parameters, self.keys, example)
 
         def shard_clients(num_rows: int) -> ClientState:
             options = {"sharding": layout.client_sharding}
@@ -80,6 +76,13 @@ class RunPrograms:
 
         server, counters = replicated_shapes((state.server, state.counters), layout)
         self.state, self.clients = State(server, shard_clients(self._num_rows), counters), shard_clients(self.slots)
+
+    def initialization(self, keys: Key) -> Program:
+        """() -> the state before the first round; if client states are off the device, its clients are one cohort."""
+        example = self.traced.layout.replicate(self.traced.spec.federation.examples.inputs[:1])
+        given = self.hyper_parameters, keys, example
+        jitted, arguments = jit_initializer(self._initialize, self.traced.layout, self._state_shardings, *given)
+        return Program(f"initialization, {self.traced.layout}", jitted, arguments)
 
     def round(self) -> Program:
         """(hyperparameters, state, batch, examples, keys) -> (state, metrics). The memory of the state is reused."""

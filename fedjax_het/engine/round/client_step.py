@@ -71,8 +71,13 @@ class Common(NamedTuple):
 
     received: Broadcast
     examples: Examples
+    frozen: Variables = {}  # the leaves of the model that never change
     round_key: Key | None = None  # the key shared by clients and server; None without an uplink
     history: Broadcast | None = None  # the last broadcasts, leaves [versions, ...]; None in synchronous rounds
+
+    def bind(self, problem: Problem) -> Problem:
+        """The problem with the leaves that clients do not train."""
+        return problem.bind(tree.merge(self.frozen, self.received.base))
 
 
 class Sums(NamedTuple):
@@ -100,7 +105,7 @@ def cohort_members(clients: ClientState, data: ClientData, cohort: Cohort, key: 
 
 def run_survey(algorithm: Algorithm, problem: Problem, common: Common, member: CohortMember) -> Named:
     """Evaluate the survey of an algorithm on one client, before training."""
-    return _evaluate_measures("survey", algorithm.survey, problem, _make_view(common, member))
+    return _evaluate_measures("survey", algorithm.survey, common.bind(problem), _make_view(common, member))
 
 
 def train_client(
@@ -135,7 +140,7 @@ def train_client(
     if asynchronous and asynchronous.num_versions > 1:
         started = tree.take(common.history, jnp.asarray(member.start) % asynchronous.num_versions)
         common = common._replace(received=started)
-    before = _make_view(common, member)
+    problem, before = common.bind(problem), _make_view(common, member)
     steps_in_time = jnp.zeros((), jnp.int32)
     if timing:
         steps_in_time = timing.count_steps_in_time(jnp.asarray(member.client), num_clients)
@@ -223,7 +228,7 @@ def personal_variables(
     if personalize is None:
         return view.start
     try:
-        return personalize(problem, view, member.key)
+        return personalize(common.bind(problem), view, member.key)
     except MissingSlotError as error:
         raise InputError(f"the personalization {error}") from None
 

@@ -5,7 +5,6 @@ import jax.numpy as jnp
 from fedjax_het import sharing, tree
 from fedjax_het.engine.round import uplink
 from fedjax_het.engine.round.phases import RoundSpec, broadcast
-from fedjax_het.errors import InputError
 from fedjax_het.types import ClientState, HostArray, Key, RunCounters, ServerState, State
 
 
@@ -21,16 +20,14 @@ def initial_state(spec: RoundSpec, key: Key, inputs: HostArray) -> State:
         The state; its `clients` have no leading axis.
 
     Raises:
-        InputError: A sharing rule other than `share_all` selects no leaf, or all parameters.
+        InputError: See `sharing.group_leaves`.
     """
     algorithm, problem, num_clients = spec.algorithm, spec.problem, spec.num_clients
     example = problem.prepare(jnp.asarray(inputs[:1]))
     variables = problem.model.init(key, example)
-    chosen = sharing.personal_paths(algorithm.sharing, tree.paths(variables), problem.model.layers(example))
-    shared, personal = tree.partition(variables, chosen.__contains__)
-    if "params" not in shared:
-        raise InputError("sharing: the rule keeps every parameter of the model personal. Let it share at least one.")
-    memory = {name: kept.init(variables) for name, kept in algorithm.memory.items()}
+    shared, personal, base, frozen = sharing.group_leaves(problem.model, algorithm.sharing, variables, example)
+    trained, problem = tree.merge(shared, personal), problem.bind(tree.merge(frozen, base))
+    memory = {name: kept.init(trained) for name, kept in algorithm.memory.items()}
     memory |= uplink.initial_memory(algorithm.uplink, shared)
     zero = jnp.zeros((), jnp.int32)
     server = ServerState(
@@ -43,6 +40,8 @@ def initial_state(spec: RoundSpec, key: Key, inputs: HostArray) -> State:
             for name, summary in algorithm.published.items()
         },
         uplink=tuple(stage.init_server(shared, num_clients, spec.cohort_size) for stage in algorithm.uplink),
+        base=base,
+        frozen=frozen,
     )
     if spec.num_versions > 1:
         server = server._replace(history=tree.broadcast(broadcast(spec, server), spec.num_versions))

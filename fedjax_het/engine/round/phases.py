@@ -116,13 +116,14 @@ def train_cohort(
     members = client_step.cohort_members(state.clients, data, cohort, own_keys)
     ids = jnp.asarray(cohort.ids[: spec.cohort_size])
     round_key, server_key = uplink.round_keys(clients_key) if spec.algorithm.uplink else (None, clients_key)
-    server = state.server._replace(history=())
+    server = state.server._replace(history=(), frozen={})
 
     history = state.server.history if spec.num_versions > 1 else None
-    common = Common(broadcast(spec, state.server), data.examples, round_key, history)
+    common = Common(broadcast(spec, state.server), data.examples, state.server.frozen, round_key, history)
     common, members = survey_clients(spec, common, members, ids)
     results, sums = train_clients(spec, common, members)
-    decision = update_server(spec, server, common.received, results, sums, ids, server_key)
+    bound = spec._replace(problem=spec.problem.bind(tree.merge(state.server.frozen, state.server.base)))
+    decision = update_server(bound, server, common.received, results, sums, ids, server_key)
     after, metrics = commit(spec, state, cohort, members, results, decision)
     answers = _unpad(spec, members.answers)
     return after, metrics, RoundMessages(common.received, answers, decision.uploads, decision.replies)
@@ -130,7 +131,8 @@ def train_cohort(
 
 def broadcast(spec: RoundSpec, server: ServerState) -> Broadcast:
     """The server's message to all clients of a round."""
-    return Broadcast(server.round, server.shared, server.published, uplink.publish(spec.algorithm.uplink, server))
+    told = uplink.publish(spec.algorithm.uplink, server)
+    return Broadcast(server.round, server.shared, server.published, told, server.base)
 
 
 def survey_clients(spec: RoundSpec, common: Common, members: CohortMember, ids: Array) -> tuple[Common, CohortMember]:
@@ -203,7 +205,8 @@ def update_server(
     published = server_step.update_published(
         algorithm.published, received.published, arrived.reports, view, sums.updates
     )
-    updated = ServerState(server.round, shared, optimizer, aggregator, published, uplink_state)
+    base = tree.add(server.base, aggregate.base) if aggregate.base else server.base
+    updated = ServerState(server.round, shared, optimizer, aggregator, published, uplink_state, base=base)
     return _ServerDecision(updated, aggregate.replies, arrived)
 
 
@@ -226,8 +229,8 @@ def commit(
     replied = results.state._replace(personal=tree.merge(results.state.personal, decision.replies))
     clients = tree.where(is_used, replied, _unpad(spec, members.state))
     is_step = is_finite if any(stage.steps_without_reports for stage in spec.algorithm.uplink) else jnp.any(is_used)
-    updated = tree.where(is_step, decision.server, server._replace(history=()))
-    updated = updated._replace(round=server.round + 1)
+    updated = tree.where(is_step, decision.server, server._replace(history=(), frozen={}))
+    updated = updated._replace(round=server.round + 1, frozen=server.frozen)
     if spec.num_versions > 1:
         slot = updated.round % spec.num_versions
         updated = updated._replace(history=tree.put(server.history, slot, broadcast(spec, updated)))

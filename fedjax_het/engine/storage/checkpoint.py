@@ -18,11 +18,12 @@ from fedjax_het import tree
 from fedjax_het._internal.regular_files import read_regular
 from fedjax_het.engine.storage.checksums import find_damage, write_checksums
 from fedjax_het.engine.storage.client_store import ClientStore
+from fedjax_het.engine.storage.frozen_file import FrozenFile
 from fedjax_het.engine.storage.incremental import IncrementalCheckpoint
 from fedjax_het.errors import InputError
-from fedjax_het.types import ClientState, State
+from fedjax_het.types import ClientState, State, Variables
 
-FORMAT = 3  # 1: before the counters of a state were renamed; 2: before the server had a history
+FORMAT = 4  # 1: before the counters of a state were renamed; 2: before the server had a history, 3: frozen leaves
 _MARGIN = 1 << 17  # bytes that Orbax writes in addition to the arrays of a small state
 _DELETED = "deleted"  # checkpoints are moved here before deletion, so a killed run leaves no partial checkpoint
 
@@ -67,6 +68,7 @@ def _inspect(directory: Path, round: int, is_thorough: bool) -> SavedCheckpoint:
         return SavedCheckpoint(round, {}, f"it is the checkpoint of round {there} under another name")
     damage = find_damage(folder) if is_thorough else None
     damage = damage or IncrementalCheckpoint(directory / "clients").find_damage(about.get("segments", []), is_thorough)
+    damage = damage or (FrozenFile(directory).find_damage(about.get("frozen")) if is_thorough else None)
     return SavedCheckpoint(round, {} if damage else about, damage)
 
 
@@ -102,6 +104,7 @@ class Checkpoints:
         self._directory, self._num_clients = Path(directory).absolute(), num_clients
         self._identity, self._continues = json.loads(json.dumps(identity)), continues
         self._segments = IncrementalCheckpoint(self._directory / "clients")
+        self._frozen_file = FrozenFile(self._directory)
         import orbax.checkpoint as ocp  # takes half a second to import
 
         self._args = ocp.args
@@ -127,10 +130,11 @@ class Checkpoints:
         """
         about = {"format": FORMAT, "round": round, "identity": self._identity}
         about["leaves"] = _leaves(state, self._num_clients)
-        state, store = _split_clients(state)
+        state, store, frozen = _split(state)
         about |= {"num_rows": _num_rows(state)} if store is None else {"segments": self._segments.write(round, store)}
         if shutil.disk_usage(self._directory).free < _MARGIN + sum(x.nbytes for x in jax.tree.leaves(state)):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._directory))
+        about |= self._frozen_file.write(frozen)
         saved = self._args.StandardSave(_fill_empty_leaves(state))
         with _without_logged_errors():
             self._manager.save(round, args=self._args.Composite(state=saved, about=self._args.JsonSave(about)))
@@ -177,7 +181,7 @@ class Checkpoints:
         with _reporting_damage(where):
             if damage := find_damage(where):
                 raise OSError(damage)
-        like, store = _split_clients(like)
+        like, store, frozen = _split(like)
         if ("segments" in about) != (store is not None):
             there, here = ("on", "off") if store is not None else ("off", "on")
             raise InputError(f"{where}: its client states were {there} the device, not {here} it. Set client_states.")
@@ -188,6 +192,10 @@ class Checkpoints:
         is_alike = store is not None or about.get("num_rows", _num_rows(like)) == _num_rows(like)
         state = self._read(where, "state", self._args.StandardRestore(target, strict=is_alike))
         state = jax.tree.map(lambda read, given: read if given.size else given, state, like)
+        if "frozen" in about:
+            with _reporting_damage(where):
+                frozen = self._frozen_file.read(about["frozen"], frozen)
+        state = state._replace(server=state.server._replace(frozen=frozen))
         if store is None:
             return state
         with _reporting_damage(where):
@@ -243,11 +251,12 @@ def _reporting_damage(where: Path) -> Iterator[None]:
         ) from error
 
 
-def _split_clients(state: State[ClientState | ClientStore]) -> tuple[State, ClientStore | None]:
-    """Split a state into (the part that Orbax writes, the store if there is one)."""
+def _split(state: State[ClientState | ClientStore]) -> tuple[State, ClientStore | None, Variables]:
+    """Split a state into (the part that Orbax writes, the store if there is one, the frozen leaves)."""
+    frozen, state = state.server.frozen, state._replace(server=state.server._replace(frozen={}))
     if isinstance(state.clients, ClientStore):
-        return State(state.server, {}, state.counters), state.clients
-    return state, None
+        return state._replace(clients={}), state.clients, frozen
+    return state, None, frozen
 
 
 def _fill_empty_leaves(state: State) -> State:

@@ -30,12 +30,7 @@ def peak_models_per_device(num_clients: int, num_seeds: int) -> tuple[float, flo
     network = models.mlp(3, hidden=(HIDDEN,))
     simulation = build("scaffold", sharded(4), num_clients, network, cohort_size=4, num_seeds=num_seeds)
     runner = simulation.executor
-    programs = runner.programs
-    start = (
-        programs.init.lower({}, programs.keys, runner.traced.spec.federation.examples.inputs[:1])
-        .compile()
-        .memory_analysis()
-    )
+    start = runner.programs.initialization(runner.programs.keys).compile().memory_analysis()
     one = tree.num_bytes(runner.traced.shapes.state.server.shared)
     return runner.round_bytes / one, (start.output_size_in_bytes + start.temp_size_in_bytes) / one
 

@@ -1,0 +1,187 @@
+"""Low-rank adapters of frozen layers."""
+
+import math
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import Any, TypedDict
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from fedjax_het import tree
+from fedjax_het.errors import InputError, nearest
+from fedjax_het.models._dense import multiply
+from fedjax_het.models._frozen import frozen_by
+from fedjax_het.models._layers import Conv
+from fedjax_het.sharing import HEAD, share_only
+from fedjax_het.types import Array, Context, Key, Leaf, Model, Named, Params, Variables
+from fedjax_het.validation import Count, FractionBelowOne, Positive, may_be_nonzero, validate_arguments
+
+LORA_A, LORA_B = "lora_a", "lora_b"
+_DENSE, _CONVOLUTIONS = (nn.Dense,), (nn.Conv, Conv)
+
+
+class LowRank(TypedDict, total=False):
+    """The settings of `lora`, where they are documented, for algorithms that add adapters themselves."""
+
+    rank: Count
+    alpha: Positive | None
+    targets: str | Sequence[str]
+    rank_stabilized: bool
+    dropout: FractionBelowOne
+    train_head: bool
+
+
+def lora_scale(rank: Count = 8, alpha: Positive | None = None, rank_stabilized: bool = False) -> float:
+    """The scale s of adapters: alpha / r, or alpha / sqrt(r); by default, alpha is 2 r."""
+    return (2 * rank if alpha is None else alpha) / (math.sqrt(rank) if rank_stabilized else rank)
+
+
+@validate_arguments
+def lora(
+    rank: Count = 8,
+    alpha: Positive | None = None,
+    *,
+    targets: str | Sequence[str] = "*",
+    rank_stabilized: bool = False,
+    dropout: FractionBelowOne = 0.0,
+    train_head: bool = True,
+) -> Callable[[Model], Model]:
+    """Freeze a model, and add a trained low-rank term to the chosen layers.
+
+        y = x W + b + s (drop(x) A) B,   s = alpha / r,   or alpha / sqrt(r) if rank-stabilized
+
+    A [in, r] is uniform on (-1/sqrt(in), 1/sqrt(in)), B [r, out] zero, so that training starts from the model as it is.
+    Both are leaves of their layer, lora_a and lora_b. The product with the frozen W is computed once for all clients.
+    Of a convolution, A [height, width, channel, r] has its window, strides and padding, and B is [1, 1, r, features].
+    An algorithm that shares all leaves then is FedIT: it averages A and B, not their products.
+
+    Args:
+        rank: Rank r (default 8).
+        alpha: Scale alpha (default None, 2 r).
+        targets: Patterns of the paths of layers; "query" and "*/query" both match the layer block_0/attention/query. By
+            default all dense layers except the head; convolutions must be named.
+        rank_stabilized: Whether to scale by alpha / sqrt(r) (rsLoRA).
+        dropout: Dropout rate of the inputs of A; the frozen product sees all inputs.
+        train_head: Whether the head, params/classifier, is trained, too (default True).
+
+    Raises:
+        InputError: A number is out of range; or, when the model is initialized, a pattern matches no layer, or a chosen
+            layer is neither a dense layer nor a convolution of Linen, is in several groups, or has adapters already.
+
+    References:
+        Hu, Shen, Wallis et al., LoRA: Low-Rank Adaptation of Large Language Models, ICLR 2022. Kalajdzievski, A Rank
+        Stabilization Scaling Factor for Fine-Tuning with LoRA, 2023. Zhang, Vahidian, Kuo et al., Towards Building the
+        Federated GPT: Federated Instruction Tuning, ICASSP 2024 (FedIT). Initialization as in the library peft.
+    """
+    patterns = (targets,) if isinstance(targets, str) else tuple(targets)
+    scale = lora_scale(rank, alpha, rank_stabilized)
+
+    def adapt(model: Model) -> Model:
+        def init(key: Key, inputs: Array) -> Variables:
+            variables, chosen = model.init(key, inputs), choose_layers(model.layers(inputs), patterns)
+            leaves = tree.leaves_by_path(variables)
+            for path in chosen:
+                where, kernel = f"params/{path}", leaves.get(f"params/{path}/kernel")
+                if kernel is None or f"{where}/{LORA_A}" in leaves:
+                    reason = "has no kernel" if kernel is None else "has low-rank adapters already"
+                    raise InputError(f"lora: the layer '{path}' {reason}. Choose other targets.")
+                own = _init_adapter(jax.random.fold_in(key, zlib.crc32(path.encode())), kernel, rank)
+                leaves |= {f"{where}/{name}": leaf for name, leaf in own.items()}
+            adapted = tree.from_paths(leaves)
+            _check_calls(model, adapted, inputs, chosen)
+            return adapted
+
+        def encode(variables: Variables, inputs: Array, context: Context) -> tuple[tuple[Array, Named], Variables]:
+            with nn.intercept_methods(_add_terms(scale, dropout if context.is_training else 0.0)):
+                return model.encode(variables, inputs, context)
+
+        trained = share_only(f"*/{LORA_A}", f"*/{LORA_B}", *([HEAD] if train_head else []))
+        return frozen_by(model, trained)._replace(init=init, encode=encode)
+
+    return adapt
+
+
+def server_kernels(targets: str | Sequence[str] = "*") -> Callable[[Model], Model]:
+    """Let the server change the kernels of the layers to which `lora` with these targets adds adapters."""
+    patterns = (targets,) if isinstance(targets, str) else tuple(targets)
+
+    def is_kernel(leaf: Leaf) -> bool:
+        layer = leaf.path.removeprefix("params/").removesuffix("/kernel")
+        is_one = leaf.path.endswith("/kernel") and leaf.layer is not None and layer != "classifier"
+        return is_one and any(_matches(layer, leaf.layer, pattern) for pattern in patterns)
+
+    return lambda model: model._replace(base=(*model.base, is_kernel))
+
+
+def choose_layers(layers: Mapping[str, type], patterns: Sequence[str]) -> list[str]:
+    """The paths of the layers that match the patterns; "*" alone chooses all dense layers except the head.
+
+    Raises:
+        InputError: A pattern matches no layer that can have an adapter.
+    """
+    known = {path for path, kind in layers.items() if issubclass(kind, _DENSE + _CONVOLUTIONS) and path != "classifier"}
+    chosen = set()
+    for pattern in patterns:
+        matched = {path for path in known if _matches(path, layers[path], pattern)}
+        if not matched:
+            raise InputError(
+                f"targets: '{pattern}' matches no dense layer or convolution besides the head, which is trained as a "
+                f"whole. {nearest(pattern, sorted(known))}"
+            )
+        chosen |= matched
+    return sorted(chosen)
+
+
+def _matches(path: str, kind: type, pattern: str) -> bool:
+    kinds = _DENSE if pattern == "*" else _DENSE + _CONVOLUTIONS
+    return issubclass(kind, kinds) and (fnmatchcase(path, pattern) or fnmatchcase(path, f"*/{pattern}"))
+
+
+def _init_adapter(key: Key, kernel: Array, rank: int) -> Params:
+    *window, num_inputs, num_outputs = kernel.shape
+    bound = 1 / math.sqrt(num_inputs * math.prod(window))
+    a = jax.random.uniform(key, (*window, num_inputs, rank), kernel.dtype, -bound, bound)
+    return {LORA_A: a, LORA_B: jnp.zeros((*[1 for _ in window], rank, num_outputs), kernel.dtype)}
+
+
+def _add_terms(scale: float, dropout: float, called: set[str] | None = None) -> Callable:
+    """The interceptor that adds the low-rank terms; it collects the paths of the adapted layers in `called`."""
+
+    def call_layer(call: Callable, args: tuple, options: dict, context: nn.module.InterceptorContext) -> Any:
+        layer = context.module
+        outputs = call(*args, **options)
+        is_adapted = context.method_name == "__call__" and layer.path and layer.has_variable("params", LORA_A)
+        if not is_adapted:
+            return outputs
+        if called is not None:
+            called.add("/".join(layer.path))
+        a, b, inputs = layer.get_variable("params", LORA_A), layer.get_variable("params", LORA_B), args[0]
+        if may_be_nonzero(dropout):
+            kept = jax.random.bernoulli(layer.make_rng("dropout"), 1 - dropout, inputs.shape)
+            inputs = jnp.where(kept, inputs / (1 - dropout), 0)
+        if isinstance(layer, _DENSE):
+            inputs = inputs.astype(jnp.promote_types(inputs.dtype, a.dtype))
+            term = multiply(multiply(inputs, a), b)
+        else:
+            window = layer.clone(parent=None, features=a.shape[-1], use_bias=False)
+            term = multiply(window.apply({"params": {"kernel": a}}, inputs), b[0, 0])
+        return outputs + (scale * term).astype(outputs.dtype)
+
+    return call_layer
+
+
+def _check_calls(model: Model, variables: Variables, inputs: Array, chosen: Sequence[str]) -> None:
+    """Raise InputError unless every chosen layer is called in a way that lets a term be added."""
+    called: set[str] = set()
+    context = Context(jnp.ones(len(inputs)), jnp.zeros((), jnp.int32), jax.random.key(0), False)
+    with nn.intercept_methods(_add_terms(1.0, 0.0, called)):
+        jax.eval_shape(lambda variables: model.encode(variables, inputs, context), variables)
+    if len(called) < len(chosen):
+        missing = sorted(set(chosen) - called)[0]
+        raise InputError(
+            f"lora: the layer '{missing}' is not called as a Linen layer in the model's encoder, so that nothing "
+            "can be added to its output. Choose other targets, or write the module in Linen."
+        )
