@@ -11,7 +11,7 @@ import pytest
 
 from fedjax_het import data, models, tree
 from fedjax_het.algorithm import Algorithm
-from fedjax_het.algorithms import ALGORITHMS
+from fedjax_het.algorithms import ALGORITHMS, FAMILIES
 from fedjax_het.data import Federation
 from fedjax_het.engine.evaluation.scoring import mean_personal_variables
 from fedjax_het.engine.parallel.layout import Layout, vmapped
@@ -22,6 +22,8 @@ from fedjax_het.types import ClientData, Context, Model, PyTree, Rows, State, Va
 TINY = {"learning_rate": 0.05, "batch_size": 8}
 # FPL's contrast has a gradient as 1 / temperature: with the published .02, eight features jump from round to round.
 OWN = {"fpl": {"temperature": 0.1}}
+ADAPTERS = [algorithm.__name__ for algorithm in FAMILIES["Low-rank adapters"]]
+OWN |= {name: {"learning_rate": 0.1} for name in ADAPTERS}
 
 
 @functools.cache
@@ -147,7 +149,10 @@ def task_loss(round: Round, state: State) -> float:
     """Cross-entropy of the server's model on every example, whatever the algorithm minimises besides."""
     examples = federation().data.examples
     inputs, labels = federation().prepare(examples.inputs), examples.labels
-    variables = tree.merge(state.server.shared, mean_personal_variables(state.clients, federation().num_clients))
+    fixed = state.server.frozen, state.server.base
+    variables = tree.merge(
+        *fixed, state.server.shared, mean_personal_variables(state.clients, federation().num_clients)
+    )
     context = Context(np.ones(len(labels), np.float32), state.server.round, jax.random.key(0), False)
     network = round.problem.model
     (features, _), _ = network.encode(variables, inputs, context)

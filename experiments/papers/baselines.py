@@ -14,6 +14,10 @@ from .fedrd import SMOKE
 
 UNSUITED = {
     "fedbn": "it keeps batch norms at the clients, and the networks have none",
+    **{
+        algorithm.__name__: "it tunes a pretrained network, and these begin with random weights"
+        for algorithm in FAMILIES["Low-rank adapters"]
+    },
 }
 """{algorithm: why it does not take the networks}."""
 BUDGET: Mapping[str, Settings] = {"fedrep": {"algorithm.head_epochs": "1"}}

@@ -42,6 +42,7 @@ from fedjax_het.algorithms._fedsr import fedl2r, fedsr
 from fedjax_het.algorithms._fpl import fpl
 from fedjax_het.algorithms._harmofl import harmofl
 from fedjax_het.algorithms._hierarchical import hierarchical
+from fedjax_het.algorithms._lora import fedexlora, fedit, fedsalora, ffalora, lorafair, rolora
 from fedjax_het.algorithms._moon import moon
 from fedjax_het.algorithms._pfedme import pfedme
 from fedjax_het.algorithms._scaffold import fedgamma, scaffold
@@ -54,6 +55,7 @@ FAMILIES: Mapping[str, tuple[Callable[..., Algorithm], ...]] = MappingProxyType(
         "Conflicting updates": (fedld, fedgh, hierarchical, fedmgc, fedavg_dgc, fedprox_dgc),
         "Label skew": (moon, fedlc, fedrs, fedntd, feddecorr, feddisco, fedetf),
         "Personal models": (fedbn, fedper, lgfedavg, fedrep, fedbabu, fedpac, fedproto, ditto, pfedme, apfl),
+        "Low-rank adapters": (fedit, ffalora, fedsalora, rolora, fedexlora, lorafair),
         "Domain shift": (harmofl, fedsr, fedl2r, fediir, fedrd, fedga, feddg, fpl, fedheal),
     }
 )

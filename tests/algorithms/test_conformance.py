@@ -13,6 +13,7 @@ from fedjax_het.engine.round.participation import Participation
 from fedjax_het.models import computed_in
 from fedjax_het.types import Rows
 from tests.harness import (
+    ADAPTERS,
     algorithm,
     all_quick_for,
     compose,
@@ -89,7 +90,8 @@ def test_training_lowers_the_task_loss(name):
     before = plain_round(name).init(jax.random.key(0), federation().data)
     rounds = int(20 * algorithm(name).aggregator.extrapolation)  # what steps beyond the updates overshoots at first
     after, _ = run(plain_round(name), rounds=rounds)
-    assert task_loss(plain_round(name), after) < 0.8 * task_loss(plain_round(name), before)
+    share = 0.97 if name in ADAPTERS else 0.8  # a frozen body with random weights, and little that is trained
+    assert task_loss(plain_round(name), after) < share * task_loss(plain_round(name), before)
 
 
 @every_algorithm_slowly

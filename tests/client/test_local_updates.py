@@ -7,8 +7,7 @@ import numpy as np
 import optax
 import pytest
 
-from fedjax_het.client import local_updates
-from fedjax_het.client.local_updates import Training, sequential, sgd, with_own_model
+from fedjax_het.client.local_updates import Training, _sgd, sequential, sgd, with_own_model
 from fedjax_het.client.objectives import cross_entropy
 from fedjax_het.errors import InputError
 from fedjax_het.problem import Problem
@@ -83,8 +82,8 @@ def test_a_number_of_steps_cycles_through_the_examples():
 @pytest.mark.extended
 def test_shuffling_keeps_every_example_once_in_an_order_independent_of_padding():
     key = jax.random.key(3)
-    narrow = local_updates._shuffle(key, Rows(jnp.arange(100, 113), jnp.asarray(11)))
-    wide = local_updates._shuffle(key, Rows(jnp.pad(jnp.arange(100, 111), (0, 40)), jnp.asarray(11)))
+    narrow = _sgd._shuffle(key, Rows(jnp.arange(100, 113), jnp.asarray(11)))
+    wide = _sgd._shuffle(key, Rows(jnp.pad(jnp.arange(100, 111), (0, 40)), jnp.asarray(11)))
     assert sorted(narrow[:11].tolist()) == list(range(100, 111))
     assert narrow[:11].tolist() == wide[:11].tolist() != sorted(wide[:11].tolist())
 

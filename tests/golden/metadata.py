@@ -9,7 +9,7 @@ from typing import Any
 DESCRIPTIVE = (
     *("provenance", "kind", "dtype", "note", "notes", "model", "check*", "max_abs_diff_*", "rel_diff_*", "witness_*"),
     *("transcription_error", "independent_diff", "agrees_with_*", "epsilon_factor", "form", "clipped_steps", "final"),
-    "optimizer_state",
+    *("optimizer_state", "tolerance", "case"),
 )
 SIZES = (
     *("rounds", "clients", "cohort", "steps", "local_steps", "personal_steps", "local_epochs", "batches_per_epoch"),

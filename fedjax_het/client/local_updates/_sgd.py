@@ -1,4 +1,4 @@
-"""Local updates: training of a client within a round."""
+"""Mini-batch training of a client within a round."""
 
 from collections.abc import Callable
 from functools import partial
@@ -21,7 +21,6 @@ from fedjax_het.types import Array, Batch, ClientView, HostArray, Key, Params, P
 from fedjax_het.validation import Count, FractionBelowOne, NonNegative, validate_arguments
 
 _AUGMENTING = 1 << 16  # does not collide with the small numbers that split a step's key
-_OWN = 1 << 17
 
 
 LearningRate = Annotated[NonNegative, LogUniform(1e-3, 1.0)]
@@ -163,79 +162,6 @@ def sgd(
         return np.where(count > 0, steps, 0) if steps else epochs * -(-count // batch_size)
 
     return LocalUpdate(train, count_steps, batch_size, partial(train, with_drift=True))
-
-
-def sequential(first: LocalUpdate, second: LocalUpdate) -> LocalUpdate:
-    """Train with two local updates in sequence: the second starts from the variables returned by the first.
-
-        sequential(sgd(0.1, only="params/classifier/*"), sgd(0.01, only="!params/classifier/*"))    FedPAC: head, body
-
-    Each has its own optimizer; the second's is stored. view.start remains the model at the start of the round. Steps
-    add up; the round's loss, and its drift if both measure it, are averaged with the steps as weights.
-
-    Args:
-        first: The first local update.
-        second: The second local update.
-    """
-
-    def train(problem: Problem, view: ClientView, key: Key, train_first: Callable, train_second: Callable) -> Trained:
-        first_key, second_key = jax.random.split(key)
-        middle = train_first(problem, view, first_key)
-        second_view = view._replace(local=middle.variables, max_steps=_count_steps_left(view, middle))
-        end = train_second(problem, second_view, second_key)
-        num_steps = middle.num_steps + end.num_steps
-        share = middle.num_steps / jnp.maximum(num_steps, 1)
-        means = {
-            name: share * middle.metrics[name] + (1 - share) * end.metrics[name]
-            for name in ("loss", "drift")
-            if name in middle.metrics
-        }
-        results = {**middle.results, **end.results}
-        return end._replace(num_steps=num_steps, metrics={**end.metrics, **means}, results=results)
-
-    both = LocalUpdate(
-        partial(train, train_first=first.train, train_second=second.train),
-        lambda num_examples: first.num_steps(num_examples) + second.num_steps(num_examples),
-        min(first.batch_size, second.batch_size),
-    )
-    if first.train_with_drift is None or second.train_with_drift is None:
-        return both
-    with_drift = partial(train, train_first=first.train_with_drift, train_second=second.train_with_drift)
-    return both._replace(train_with_drift=with_drift)
-
-
-def with_own_model(common: LocalUpdate, own: LocalUpdate) -> LocalUpdate:
-    """Train the received model with one local update, and then the client's personal model with another.
-
-    The result of the first is sent to the server, and provides the round's metrics and optimizer. The second starts
-    from memory["own"], all variables of a model (see `memories.result`), and its result is results["own"]. Steps add
-    up. Each has its own random keys, and view.start is not changed, so neither affects the other.
-
-    Args:
-        common: Local update of the received model.
-        own: Local update of the client's personal model.
-    """
-
-    def train(problem: Problem, view: ClientView, key: Key, train_common: Callable) -> Trained:
-        trained = train_common(problem, view, key)
-        own_view = view._replace(local=view.memory["own"], max_steps=_count_steps_left(view, trained))
-        own_model = own.train(problem, own_view, jax.random.fold_in(key, _OWN))
-        results = {**trained.results, "own": own_model.variables}
-        return trained._replace(num_steps=trained.num_steps + own_model.num_steps, results=results)
-
-    both = LocalUpdate(
-        partial(train, train_common=common.train),
-        lambda num_examples: common.num_steps(num_examples) + own.num_steps(num_examples),
-        min(common.batch_size, own.batch_size),
-    )
-    if common.train_with_drift is None:
-        return both
-    return both._replace(train_with_drift=partial(train, train_common=common.train_with_drift))
-
-
-def _count_steps_left(view: ClientView, done: Trained) -> Array | None:
-    """The number of steps that remain for a client after the first part of its round; None: no limit."""
-    return None if view.max_steps is None else view.max_steps - done.num_steps.astype(jnp.int32)
 
 
 def _start_training(view: ClientView, opt_state: PyTree, gradient: PyTree, with_drift: bool) -> _Progress:

@@ -1,0 +1,23 @@
+"""Local updates: training of a client within a round."""
+
+from fedjax_het.client.local_updates._combinations import alternating, sequential, with_own_model
+from fedjax_het.client.local_updates._sgd import (
+    LearningRate,
+    Training,
+    TrainingWithoutMomentum,
+    TrainingWithoutRate,
+    pop_optimizer,
+    sgd,
+)
+
+__all__ = [
+    "LearningRate",
+    "Training",
+    "TrainingWithoutMomentum",
+    "TrainingWithoutRate",
+    "alternating",
+    "pop_optimizer",
+    "sequential",
+    "sgd",
+    "with_own_model",
+]

@@ -1,0 +1,149 @@
+"""Aggregation of low-rank adapters: of the products A_i B_i of clients, instead of A_i and B_i alone."""
+
+from collections.abc import Iterator
+from typing import Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Float
+
+from fedjax_het import tree
+from fedjax_het.algorithm import Aggregator, Problem
+from fedjax_het.errors import InputError
+from fedjax_het.server.weightings import WeightingOrName, resolve_weighting
+from fedjax_het.types import Aggregate, Array, PyTree, ServerView, Variables, WeightedSum
+from fedjax_het.validation import Count, NonNegative, Positive, validate_arguments
+
+_A, _B = "/lora_a", "/lora_b"
+
+
+class _Adapters(NamedTuple):
+    """The adapters of one layer; the window of a convolution is part of its inputs."""
+
+    path: str
+    a: Float[Array, "cohort in rank"]
+    b: Float[Array, "cohort rank out"]
+
+
+@validate_arguments
+def mean_with_exact_products(scale: Positive = 2.0, weighting: WeightingOrName = "samples") -> Aggregator:
+    """The weighted mean of A and B, and of their products, whose difference is added to the kernels (FedEx-LoRA).
+
+        W <- W + s sum_i p_i (A_i - A) (B_i - B),   A = sum_i p_i A_i,   B = sum_i p_i B_i
+
+    The layers' weights are then W + s sum_i p_i A_i B_i. The kernels of the layers with adapters must be in the model's
+    `base`, see `models.server_kernels`. Clients without a report count as weight 0.
+
+    Args:
+        scale: Scale s of the adapters, alpha / r (default 2).
+        weighting: Weights p_i, as in `mean`.
+
+    Raises:
+        InputError: When traced: the model has no adapters, or a kernel is not in `base`.
+
+    References:
+        Singhal, Ponkshe and Vepakomma, FedEx-LoRA: Exact Aggregation for Federated and Efficient Fine-Tuning of
+        Foundation Models, ACL 2025. The sum is written by deviations from the mean, which loses fewer digits.
+    """
+    weighting = resolve_weighting(weighting)
+    declared = WeightedSum(weighting.per_client)
+
+    def update(problem: Problem, state: PyTree, view: ServerView) -> tuple[Aggregate, PyTree]:
+        weights, state = weighting.update(state, view)
+        moved = view.updates.weighted_sum(weights, declared)
+        means, base = tree.leaves_by_path(moved), tree.leaves_by_path(tree.zeros_like(view.received.base))
+        for path, a, b in _read_adapters(view.updates.tensors()):
+            rank = a.shape[-1]
+            a_deviation = a - means[path + _A].reshape(-1, rank)
+            b_deviation = b - means[path + _B].reshape(rank, -1)
+            residual = scale * jnp.einsum("n,nir,nro->io", weights, a_deviation, b_deviation)
+            kernel = _kernel(base, path)
+            base[f"{path}/kernel"] = residual.reshape(kernel.shape).astype(kernel.dtype)
+        return Aggregate(moved, {}, tree.from_paths(base)), state
+
+    return Aggregator(weighting.init, update, "tensors", (declared,))
+
+
+@validate_arguments
+def mean_with_corrected_b(
+    penalty: NonNegative = 0.01,
+    similarity: Literal["squared_error", "cosine"] = "squared_error",
+    weighting: WeightingOrName = "samples",
+    *,
+    steps: Count = 300,
+    learning_rate: Positive = 0.1,
+) -> Aggregator:
+    """The weighted mean of A and B, and a correction of B towards the mean of the products (LoRA-FAIR).
+
+        A = sum_i p_i A_i,   B = sum_i p_i B_i,   M = sum_i p_i A_i B_i,   B <- B + D
+        squared error:   D = argmin |M - A (B + D)|^2 + lambda |D|^2 = (A^T A + lambda I)^-1 A^T (M - A B)
+        cosine:          D by gradient descent from 0 on 1 - cos(M, A (B + D)) + lambda |D|^2
+
+    The cosine ignores the size of the product, and has no gradient where M or A B is 0.
+
+    Args:
+        penalty: Penalty lambda of the correction (default .01). 0 is the best fit in the span of A.
+        similarity: The measure of similarity, which the paper leaves open (default "squared_error").
+        weighting: Weights p_i, as in `mean`.
+        steps: Steps of gradient descent for the cosine.
+        learning_rate: Its learning rate.
+
+    Raises:
+        InputError: When traced: the model has no adapters.
+
+    References:
+        Bian, Wang, Zhang and Xu, LoRA-FAIR: Federated LoRA Fine-Tuning with Aggregation and Initialization Refinement,
+        ICCV 2025. There is no code by the authors.
+    """
+    weighting = resolve_weighting(weighting)
+    declared = WeightedSum(weighting.per_client)
+
+    def minimize(product: Array, a: Array, b: Array) -> Array:
+        def loss(change: Array) -> Array:
+            ours = a @ (b + change)
+            cosine = jnp.sum(ours * product) / tree.positive_or_one(tree.norm(ours) * tree.norm(product))
+            return 1 - cosine + penalty * jnp.sum(change**2)
+
+        step = lambda _, change: change - learning_rate * jax.grad(loss)(change)  # noqa: E731
+        return jax.lax.fori_loop(0, steps, step, jnp.zeros_like(b))
+
+    def update(problem: Problem, state: PyTree, view: ServerView) -> tuple[Aggregate, PyTree]:
+        weights, state = weighting.update(state, view)
+        moved = view.updates.weighted_sum(weights, declared)
+        received, means = tree.leaves_by_path(view.received.shared), tree.leaves_by_path(moved)
+        for path, a_update, b_update in _read_adapters(view.updates.tensors()):
+            a_mean, b_mean = (means[path + name].reshape(x.shape[1:]) for name, x in ((_A, a_update), (_B, b_update)))
+            a, b = (
+                received[path + _A].reshape(a_mean.shape) + a_mean,
+                received[path + _B].reshape(b_mean.shape) + b_mean,
+            )
+            residual = jnp.einsum("n,nir,nro->io", weights, a_update - a_mean, b_update - b_mean)  # M - A B
+            if similarity == "cosine":
+                correction = minimize(a @ b + residual, a, b)
+            else:
+                ridge = a.T @ a + penalty * jnp.eye(a.shape[1], dtype=a.dtype)
+                correction = jnp.linalg.solve(ridge, a.T @ residual)
+            means[path + _B] += correction.reshape(means[path + _B].shape)
+        return Aggregate(tree.from_paths(means), {}), state
+
+    return Aggregator(weighting.init, update, "tensors", (declared,))
+
+
+def _read_adapters(stack: Variables) -> Iterator[_Adapters]:
+    """The adapters of all layers; leaves of the stack are [cohort, ...]."""
+    leaves = tree.leaves_by_path(stack)
+    paths = [path.removesuffix(_A) for path in leaves if path.endswith(_A)]
+    if not paths:
+        raise InputError("aggregator: the model has no low-rank adapters. Add some: fh.models.lora(rank)(model).")
+    for path in paths:
+        a, b = leaves[path + _A], leaves[path + _B]
+        yield _Adapters(path, a.reshape(len(a), -1, a.shape[-1]), b.reshape(len(b), a.shape[-1], -1))
+
+
+def _kernel(base: dict[str, Array], path: str) -> Array:
+    if f"{path}/kernel" not in base:
+        raise InputError(
+            f"aggregator: the kernel of {path} is not changed by the server. Use the algorithm fedexlora, or "
+            "fh.models.server_kernels with the targets of the adapters."
+        )
+    return base[f"{path}/kernel"]

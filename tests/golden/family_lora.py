@@ -1,0 +1,441 @@
+"""Low-rank adapters of single layers, as peft has them, and federated tuning with them."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax import linen as nn
+
+from fedjax_het import models, tree
+from fedjax_het.algorithm import Algorithm
+from fedjax_het.algorithms import fedexlora, fedit, fedsalora, ffalora, lorafair, rolora
+from fedjax_het.client.optimizers import local_optimizer
+from fedjax_het.engine.round import server_step
+from fedjax_het.engine.round.program import make_round
+from fedjax_het.problem import ForwardPass
+from fedjax_het.server.aggregators import mean, mean_with_corrected_b, mean_with_exact_products
+from fedjax_het.types import Aggregate, Array, Context, State
+from tests.golden.cases import Case, Comparison, covers
+from tests.golden.replay import client_data, fixed_cohort
+from tests.golden.toy_leaves import ONE_BY_ONE, by_samples, run_rounds
+from tests.views import server_view
+
+Comparisons = Iterator[Comparison]
+
+
+# ---- one layer -------------------------------------------------------------------------------------------------------
+class Layer(nn.Module):
+    """One dense layer without a head."""
+
+    num_outputs: int
+    use_bias: bool
+
+    def setup(self):
+        self.layer = nn.Dense(self.num_outputs, self.use_bias, param_dtype=jnp.float64)
+
+    def encode(self, inputs, mask, is_training):
+        return self.layer(inputs)
+
+    def classify(self, features):
+        return features
+
+
+class OneLayer:
+    """The adapted layer of a case; kernels and adapters are transposed there, except for the kernel of a Conv1D."""
+
+    def __init__(self, case: Case, **options):
+        kernel = case["W"] if case.meta.get("fan_in_fan_out") else case["W"].T
+        self.base = {"kernel": kernel} | ({"bias": case["b"]} if "b" in case else {})
+        self.adapter = {"lora_a": case["A"].T, "lora_b": case["B"].T}
+        options |= {"rank": case.meta["r"], "alpha": case.meta["lora_alpha"], "train_head": False}
+        self.model = models.lora(**options)(models.from_flax(Layer(kernel.shape[1], "b" in case)))
+
+    def __call__(self, inputs, adapter=None, context=None) -> Array:
+        layer = self.base | (self.adapter if adapter is None else adapter)
+        context = context or models_context(len(inputs))
+        return self.model.encode({"params": {"layer": layer}}, jnp.asarray(inputs), context)[0][0]
+
+    def grad(self, inputs, cotangent, adapter=None):
+        loss = lambda adapter: jnp.sum(self(inputs, adapter) * cotangent)  # noqa: E731
+        return jax.grad(loss)(self.adapter if adapter is None else adapter)
+
+
+def models_context(size: int, is_training: bool = False):
+    return Context(jnp.ones(size), jnp.int32(0), jax.random.key(0), is_training)
+
+
+OPTIMIZERS: dict[str, Callable[[dict], optax.GradientTransformation]] = {
+    "sgd": lambda given: local_optimizer(None, given["lr"], 0.0, 0.0),
+    "sgd_momentum_decay": lambda given: local_optimizer(None, given["lr"], given["momentum"], given["weight_decay"]),
+    "adam": lambda given: local_optimizer("adam", given["lr"], 0.0, given["weight_decay"]),
+    "adamw": lambda given: optax.adamw(given["lr"], *given["betas"], given["eps"], weight_decay=given["weight_decay"]),
+}
+
+
+@covers("lora", "linear_*")
+def dense_layers(case: Case) -> Comparisons:
+    layer = OneLayer(case, rank_stabilized=case.meta["use_rslora"])
+    yield case.compare("y", layer(case["x"]))
+    without = {"lora_a": layer.adapter["lora_a"], "lora_b": np.zeros_like(layer.adapter["lora_b"])}
+    yield case.compare("y_base", layer(case["x"], without))
+    grads = layer.grad(case["x"], case["cotangent"])
+    yield case.compare("grad_A", grads["lora_a"].T, scale=1.0)
+    yield case.compare("grad_B", grads["lora_b"].T)
+    scale = models.lora_scale(case.meta["r"], case.meta["lora_alpha"], case.meta["use_rslora"])
+    yield case.compare("scaling", scale)
+    yield case.compare("delta", scale * (layer.adapter["lora_a"] @ layer.adapter["lora_b"]).T, scale=1.0)
+    for name in case.matching("x_wrong_*"):
+        if np.any(case["B"]) and not np.allclose(case[name], case["y"]):
+            yield case.refute(name, layer(case["x"]))
+    case.excuse_unread("x_wrong_*", "equal to the right result here")
+    for name, given in case.meta["optimizers"].items():
+        yield from _compare_steps(case, layer, name, OPTIMIZERS[name](dict(given)))
+
+
+def _compare_steps(case: Case, layer: OneLayer, name: str, optimizer) -> Comparisons:
+    adapter, inputs, cotangents = layer.adapter, case["step_x"], case["step_cotangent"]
+    state, taken = optimizer.init(adapter), []
+
+    def loss(adapter, inputs, cotangent):
+        y = layer(inputs, adapter)
+        return 0.5 * jnp.mean(y**2) + jnp.sum(y * cotangent) / len(inputs)
+
+    @jax.jit
+    def step(adapter, state, inputs, cotangent):
+        updates, state = optimizer.update(jax.grad(loss)(adapter, inputs, cotangent), state, adapter)
+        return optax.apply_updates(adapter, updates), state
+
+    for each in zip(inputs, cotangents, strict=True):
+        adapter, state = step(jax.tree.map(jnp.asarray, adapter), state, *each)
+        taken.append(adapter)
+    for ours, theirs in (("lora_a", "A"), ("lora_b", "B")):
+        yield case.compare(f"{name}_{theirs}", np.stack([np.asarray(each[ours]).T for each in taken]))
+
+
+@covers("lora", "conv1d_*")
+def transposed_layers(case: Case) -> Comparisons:
+    layer = OneLayer(case)
+    yield case.compare("y", layer(case["x"]))
+    delta = (
+        models.lora_scale(case.meta["r"], case.meta["lora_alpha"]) * layer.adapter["lora_a"] @ layer.adapter["lora_b"]
+    )
+    yield case.compare("delta", delta)
+    yield case.compare("merged", case["W"] + delta)
+
+
+@covers("lora", "dropout_*")
+def dropped_inputs(case: Case) -> Comparisons:
+    """The mask is given; ours would draw another one."""
+    layer, rate = OneLayer(case), case.meta["lora_dropout"]
+    kept = case["keep"]
+    drop = lambda key, p, shape: jnp.asarray(kept, bool)  # noqa: E731
+    original, jax.random.bernoulli = jax.random.bernoulli, drop
+    try:
+        layer.model = models.lora(case.meta["r"], case.meta["lora_alpha"], dropout=rate, train_head=False)(
+            models.from_flax(Layer(case["W"].shape[0], "b" in case))
+        )
+        context = models_context(len(case["x"]), True)
+        y = layer(case["x"], context=context)
+        grads = jax.grad(lambda a: jnp.sum(layer(case["x"], a, context) * case["cotangent"]))(layer.adapter)
+    finally:
+        jax.random.bernoulli = original
+    yield case.compare("y_train", y)
+    yield case.compare("y_eval", layer(case["x"]))
+    yield case.compare("grad_A", grads["lora_a"].T)
+    yield case.compare("grad_B", grads["lora_b"].T)
+    yield case.refute("x_wrong_after_A", y)
+
+
+# ---- aggregation -----------------------------------------------------------------------------------------------------
+LAYERS = ("q", "v", "sq")
+
+
+class Adapters:
+    """Adapters of several layers and clients, as updates of a server whose own are zero."""
+
+    def __init__(self, case: Case):
+        self.case, self.counts = case, case["n_samples"]
+        case.meta.confirm(scaling="alpha / r")
+        self.scale = case.meta["alpha"] / self.a("q").shape[-1]
+
+    def a(self, layer: str) -> np.ndarray:
+        case, name = self.case, f"A/{layer}"
+        return case[name].swapaxes(1, 2) if name in case else np.stack([case[f"A0/{layer}"].T] * len(self.counts))
+
+    def b(self, layer: str) -> np.ndarray:
+        return self.case[f"B/{layer}"].swapaxes(1, 2)
+
+    def kernel(self, layer: str) -> np.ndarray:
+        return self.case[f"W/{layer}"].T
+
+    def aggregate(self, aggregator, counts=None, **given) -> Aggregate:
+        """The server's decision; `given` replaces the leaves "lora_a" or "lora_b" of clients."""
+        updates = {
+            layer: {"lora_a": given.get("a", self.a)(layer), "lora_b": given.get("b", self.b)(layer)}
+            for layer in LAYERS
+        }
+        updates = {"params": jax.tree.map(jnp.asarray, updates)}
+        shared = jax.tree.map(lambda x: jnp.zeros_like(x[0]), updates)
+        counts = self.counts if counts is None else counts
+        view = server_view(len(counts), updates=updates, shared=shared, num_examples=counts)
+        kernels = {"params": {layer: {"kernel": jnp.asarray(self.kernel(layer))} for layer in LAYERS}}
+        view = view._replace(received=view.received._replace(base=kernels))
+        return server_step.aggregate(aggregator, None, aggregator.init(shared, len(counts)), view)[0]
+
+    def weight(self, layer: str, a, b, kernel=None) -> np.ndarray:
+        kernel = self.kernel(layer) if kernel is None else kernel
+        return (kernel + self.scale * (a @ b)).T
+
+
+@covers("fedit", "agg_*")
+def means(case: Case) -> Comparisons:
+    adapters = Adapters(case)
+    case.excuse("ranks", "all the same")
+    out = {
+        kind: adapters.aggregate(mean("samples"), counts).update["params"]
+        for kind, counts in {"": None, "uniform_": np.ones(len(adapters.counts))}.items()
+    }
+    gaps = []
+    for layer in LAYERS:
+        for kind, ours in out.items():
+            yield case.compare(f"{kind}A_out/{layer}", ours[layer]["lora_a"].T)
+            yield case.compare(f"{kind}B_out/{layer}", ours[layer]["lora_b"].T, scale=1.0)
+        a, b = out[""][layer]["lora_a"], out[""][layer]["lora_b"]
+        yield case.compare(f"official_A_out/{layer}", a.T, 1e-6)
+        yield case.compare(f"official_B_out/{layer}", b.T, 1e-6, scale=1.0)
+        weight = adapters.weight(layer, a, b)
+        yield case.compare(f"W_eff/{layer}", weight)
+        exact = adapters.aggregate(mean_with_exact_products(adapters.scale)).base["params"][layer]["kernel"]
+        yield case.compare(f"exact_W_eff/{layer}", adapters.weight(layer, a, b, adapters.kernel(layer) + exact))
+        products = np.einsum(
+            "n,nir,nro->io", adapters.counts / adapters.counts.sum(), adapters.a(layer), adapters.b(layer)
+        )
+        size = np.linalg.norm(products)
+        gaps.append(np.linalg.norm(a @ b - products) / size if size else 0.0)
+    yield case.compare("gap", np.array(gaps), scale=1.0)
+    heads = case["head"] - case["head"][:1]
+    weights = adapters.counts / adapters.counts.sum()
+    yield case.compare("head_out", case["head"][0] + weights @ heads)
+    case.excuse("x_wrong_*", "a misspelt variable")
+
+
+@covers("ffalora", "agg_*")
+def means_of_b(case: Case) -> Comparisons:
+    adapters = Adapters(case)
+    for kind, counts in {"": None, "uniform_": np.ones(len(adapters.counts))}.items():
+        out = adapters.aggregate(mean("samples"), counts).update["params"]
+        for layer in LAYERS:
+            yield case.compare(f"{kind}B_out/{layer}", out[layer]["lora_b"].T, scale=1.0)
+            if not kind:
+                weight = adapters.weight(layer, adapters.a(layer)[0], out[layer]["lora_b"])
+                yield case.compare(f"W_eff/{layer}", weight)
+                yield case.compare(f"exact_W_eff/{layer}", weight)
+
+
+@covers("fedsalora", "agg_*")
+def means_of_a(case: Case) -> Comparisons:
+    adapters = Adapters(case)
+    out = adapters.aggregate(mean("samples")).update["params"]
+    for layer in LAYERS:
+        a = out[layer]["lora_a"]
+        yield case.compare(f"A_out/{layer}", a.T)
+        own = np.stack([adapters.weight(layer, a, b) for b in adapters.b(layer)])
+        yield case.compare(f"W_eff/{layer}", own)
+    case.excuse("x_wrong_*", "the roles of A and B are those of the rounds below")
+    case.excuse("ranks", "all the same")
+
+
+@covers("rolora", "agg_*")
+def means_of_halves(case: Case) -> Comparisons:
+    adapters = Adapters(case)
+    same = lambda read: lambda layer: np.repeat(read(layer)[:1], len(adapters.counts), axis=0)  # noqa: E731
+    of_b = adapters.aggregate(mean("samples"), a=same(adapters.a)).update["params"]
+    of_a = adapters.aggregate(mean("samples"), b=same(adapters.b)).update["params"]
+    for layer in LAYERS:
+        yield case.compare(f"B_round_B_out/{layer}", of_b[layer]["lora_b"].T, scale=1.0)
+        yield case.compare(f"A_round_A_out/{layer}", of_a[layer]["lora_a"].T)
+        for name, out in (("B", of_b), ("A", of_a)):
+            weight = adapters.weight(layer, out[layer]["lora_a"], out[layer]["lora_b"])
+            yield case.compare(f"{name}_round_W_eff/{layer}", weight)
+    case.excuse("ranks", "all the same")
+
+
+@covers("fedexlora", "agg_*")
+def exact_products(case: Case) -> Comparisons:
+    adapters = Adapters(case)
+    aggregator = mean_with_exact_products(adapters.scale)
+    out = adapters.aggregate(aggregator)
+    uniform = adapters.aggregate(aggregator, np.ones(len(adapters.counts)))
+    for layer in LAYERS:
+        own, residual = out.update["params"][layer], out.base["params"][layer]["kernel"]
+        yield case.compare(f"A_out/{layer}", own["lora_a"].T)
+        yield case.compare(f"B_out/{layer}", own["lora_b"].T, scale=1.0)
+        yield case.compare(f"residual/{layer}", residual.T, scale=1.0)
+        kernel = adapters.kernel(layer) + residual
+        yield case.compare(f"W_out/{layer}", kernel.T)
+        yield case.compare(f"W_eff/{layer}", adapters.weight(layer, own["lora_a"], own["lora_b"], kernel))
+        theirs = uniform.update["params"][layer]
+        yield case.compare(f"official_uniform_A_out/{layer}", theirs["lora_a"].T, 1e-6)
+        yield case.compare(f"official_uniform_B_out/{layer}", theirs["lora_b"].T, 1e-6, scale=1.0)
+        changed = adapters.kernel(layer) + uniform.base["params"][layer]["kernel"]
+        yield case.compare(f"official_uniform_W_out/{layer}", changed.T, 1e-6)
+    case.excuse("x_wrong_*", "a transposed or unscaled residual, which differs only where there is one")
+    case.excuse("ranks", "all the same")
+
+
+@covers("lorafair", "agg_*")
+def corrected_products(case: Case) -> Comparisons:
+    adapters = Adapters(case)
+    case.meta.confirm(cosine_steps=300, cosine_lr=0.1)
+    penalties = {"": case.meta["lam"], "_lam0.1": 0.1}
+    ridge = {name: adapters.aggregate(mean_with_corrected_b(lam)).update["params"] for name, lam in penalties.items()}
+    cosine = adapters.aggregate(mean_with_corrected_b(case.meta["lam"], "cosine")).update["params"]
+    plain = adapters.aggregate(mean("samples")).update["params"]
+    exact = adapters.aggregate(mean_with_exact_products(adapters.scale)).base["params"]
+    for layer in LAYERS:
+        a = plain[layer]["lora_a"]
+        yield case.compare(f"A_out/{layer}", ridge[""][layer]["lora_a"].T)
+        yield case.compare(f"B_mean/{layer}", plain[layer]["lora_b"].T, scale=1.0)
+        for name, out in ridge.items():
+            yield case.compare(f"B_out_ridge{name}/{layer}", out[layer]["lora_b"].T, scale=1.0)
+        yield case.compare(f"W_eff_ridge/{layer}", adapters.weight(layer, a, ridge[""][layer]["lora_b"]))
+        kernel = adapters.kernel(layer) + exact[layer]["kernel"]
+        yield case.compare(f"exact_W_eff/{layer}", adapters.weight(layer, a, plain[layer]["lora_b"], kernel))
+        if f"B_out_cosine/{layer}" in case:
+            yield case.compare(f"B_out_cosine/{layer}", cosine[layer]["lora_b"].T, 1e-6)
+    case.excuse("ranks", "all the same")
+
+
+# ---- rounds ----------------------------------------------------------------------------------------------------------
+SIZES = {"q": (5, 4), "v": (6, 3)}  # inputs and outputs
+
+
+class Vector(nn.Module):
+    @nn.compact
+    def __call__(self):
+        return self.param("head", nn.initializers.zeros, (3,))
+
+
+class EffectiveWeights(nn.Module):
+    """Two layers whose outputs for the unit vectors, their effective weights, are the features."""
+
+    def setup(self):
+        self.q, self.v = (nn.Dense(size[1], use_bias=False, param_dtype=float) for size in SIZES.values())
+        self.classifier = Vector()
+
+    def encode(self, inputs, mask, is_training):
+        return jnp.concatenate([layer(jnp.eye(SIZES[name][0])).ravel() for name, layer in self.named()])[None]
+
+    def named(self):
+        return (("q", self.q), ("v", self.v))
+
+    def classify(self, features):
+        return self.classifier()[None]
+
+
+class Tapes:
+    """Rounds whose gradient at an effective weight E is h_i E + tape, and so for the head."""
+
+    def __init__(self, case: Case, build: Callable[..., Algorithm], **options):
+        self.case, ranks = case, case["ranks"]
+        given = dict(case.meta["optimizer"])
+        kind = given.pop("optimizer")
+        rate = given.pop("lr")
+        optimizer = local_optimizer(None, rate, **given) if kind == "sgd" else optax.adamw(rate, **given)
+        self.scale = case.meta["alpha"] / int(ranks[0])
+        options |= {"rank": int(ranks[0]), "alpha": case.meta["alpha"], "optimizer": optimizer}
+        algorithm = build(weighting=by_samples(case), **options, **ONE_BY_ONE)
+        adapt = algorithm.adapt
+        algorithm = replace(
+            algorithm, objective=(self.objective,), adapt=lambda model: adapt(model)._replace(init=self.start)
+        )
+        size = case["selected"].shape[1]
+        round = make_round(
+            algorithm, models.from_flax(EffectiveWeights()), len(case["h"]), participation=fixed_cohort(range(size))
+        )
+        self.states = run_rounds(round, list(self.data()), case["selected"])
+
+    def start(self, key, inputs):
+        layers = {
+            name: {
+                "kernel": self.case[f"W0/{name}"].T,
+                "lora_a": self.case[f"A0/{name}"].T,
+                "lora_b": np.zeros((self.case[f"A0/{name}"].shape[0], outputs)),
+            }
+            for name, (_, outputs) in SIZES.items()
+        }
+        return {"params": jax.tree.map(jnp.asarray, layers | {"classifier": {"head": self.case["head0"]}})}
+
+    @staticmethod
+    def objective(forward: ForwardPass) -> Array:
+        tape, h = forward.batch.inputs[0, :-1], forward.batch.inputs[0, -1]
+        point = jnp.concatenate([forward.outputs.features[0], forward.outputs.logits[0]])
+        return jnp.sum(tape * point + h / 2 * point**2)
+
+    def data(self):
+        case = self.case
+        parts = [case[f"tapes/{name}"].swapaxes(-1, -2) for name in SIZES] + [case["head_tapes"]]
+        tapes = np.concatenate([part.reshape(*part.shape[:3], -1) for part in parts], axis=-1)
+        for number, cohort in enumerate(case["selected"]):
+            of_all = np.zeros((len(case["h"]), tapes.shape[2], tapes.shape[3] + 1))
+            of_all[..., -1] = case["h"][:, None]
+            of_all[cohort, :, :-1] = tapes[number]
+            inputs = of_all.reshape(-1, of_all.shape[-1])
+            yield client_data(inputs, np.zeros(len(inputs)), [tapes.shape[2]] * len(case["h"]))
+
+    def read(self, path: str, where: Callable[[State], dict] = lambda state: state.server.shared) -> np.ndarray:
+        """A leaf after each round, transposed as in PyTorch."""
+        leaves = np.stack([np.asarray(tree.leaves_by_path(where(state))[f"params/{path}"]) for state in self.states])
+        return leaves.swapaxes(-1, -2) if leaves.ndim > 2 and not path.startswith("classifier") else leaves
+
+
+def own(state: State) -> dict:
+    return state.clients.personal
+
+
+def frozen(state: State) -> dict:
+    return state.server.frozen
+
+
+def base(state: State) -> dict:
+    return state.server.base
+
+
+@covers("fedit", "tape_*")
+@covers("ffalora", "tape_*")
+@covers("rolora", "tape_*")
+@covers("fedexlora", "tape_*")
+@covers("lorafair", "tape_*")
+def rounds_with_shared_adapters(case: Case) -> Comparisons:
+    recipe = {"fedit": fedit, "ffalora": ffalora, "rolora": rolora, "fedexlora": fedexlora, "lorafair": lorafair}
+    options = {"penalty": case.meta["lam"]} if case.family == "lorafair" else {}
+    tapes = Tapes(case, recipe[case.family], **options)
+    yield case.compare("head", tapes.read("classifier/head"))
+    for name in SIZES:
+        a = tapes.read(f"{name}/lora_a", frozen if case.family == "ffalora" else lambda state: state.server.shared)
+        b = tapes.read(f"{name}/lora_b")
+        yield case.compare(f"A/{name}", a)
+        yield case.compare(f"B/{name}", b)
+        kernel = tapes.read(f"{name}/kernel", base if case.family == "fedexlora" else frozen)
+        if f"W/{name}" in case:
+            yield case.compare(f"W/{name}", kernel)
+        yield case.compare(f"W_eff/{name}", kernel + tapes.scale * b @ a)
+
+
+@covers("fedsalora", "tape_*")
+def rounds_with_own_adapters(case: Case) -> Comparisons:
+    has_own_head = case.meta["own_head"]
+    tapes = Tapes(case, fedsalora, own_head=has_own_head)
+    head, unused = ("own_head", "head") if has_own_head else ("head", "own_head")
+    case.excuse(unused, "the head is of the other kind")
+    yield case.compare(head, tapes.read("classifier/head", own if has_own_head else lambda state: state.server.shared))
+    for name in SIZES:
+        a, b = tapes.read(f"{name}/lora_a"), tapes.read(f"{name}/lora_b", own)
+        yield case.compare(f"A/{name}", a)
+        yield case.compare(f"own_B/{name}", b)
+        yield case.compare(
+            f"W_eff/{name}", tapes.read(f"{name}/kernel", frozen)[:, None] + tapes.scale * b @ a[:, None]
+        )
