@@ -68,7 +68,7 @@ def test_with_one_epoch_the_debiased_classifier_has_no_effect():
     assert difference(after("fedrd", guided=False, epochs=1, few_shot=(1,)), fedavg()) < 1e-6
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 @pytest.mark.parametrize("lambda_every", ["epoch", "step", "prev_round"])
 def test_the_debiased_classifier_changes_the_model(lambda_every):
     ours = after("fedrd", guided=False, lambda_every=lambda_every, few_shot=(1,))

@@ -65,6 +65,7 @@ def test_evaluation_measures_the_overlap_of_shared_and_personal_models():
     assert figures["test/iou"] < figures["test/dice"]
 
 
+@pytest.mark.slow
 def test_training_on_masks_increases_dice():
     """The box is brighter than all around it by far, so that one threshold finds it."""
     federation = data.toy(num_clients=2, num_classes=2, image=(16, 16, 1), masks=True, feature_shift=0.0, seed=3)

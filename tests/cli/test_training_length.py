@@ -125,7 +125,7 @@ def test_a_run_that_is_killed_at_its_stop_ends_with_the_same_results(config, tmp
     assert contents(tmp_path / "whole") == before
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 def test_runs_of_one_program_stop_each_at_its_own_round(config, tmp_path):
     overrides = dict(text.removeprefix("--config.").split("=") for text in [*STOP, "--config.stop.patience=2"])
     runs = []

@@ -28,6 +28,7 @@ def simulation(chosen, federation, name, network=None, **options):
     return Simulation(chosen, network, federation, rounds=2, diagnostics={name: DIAGNOSTICS[name]}, **options)
 
 
+@pytest.mark.slow
 def test_contours_show_the_models_after_the_round_on_clients_own_test_images():
     network = models.from_flax(PixelClassifier())
     chosen = replace(algorithm("fedavg"), sharing=sharing.personal("params/classifier/*"))

@@ -78,6 +78,7 @@ def models_rows_and_updates(diagnosed):
     return models, rows, updates.astype(np.float64)
 
 
+@pytest.mark.slow
 def test_the_loss_decomposition_matches_losses_in_numpy(diagnosed):
     found, (after, _) = diagnosed
     models, rows, _ = models_rows_and_updates(diagnosed)

@@ -26,6 +26,7 @@ def logits(model, tokens, variables=None):
     return model.classify(variables["params"], model.encode(variables, tokens, context)[0][0])
 
 
+@pytest.mark.slow
 def test_the_recurrence_and_its_gradients_are_those_of_flax():
     x = jax.random.normal(KEY, (2, 5, 3))
     params = LSTM(4).init(KEY, x)["params"]

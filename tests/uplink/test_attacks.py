@@ -88,6 +88,7 @@ def test_what_all_know_is_of_the_honest_who_are_present():
     np.testing.assert_array_equal(nobody[4:], 0)
 
 
+@pytest.mark.slow
 def test_the_largest_z_is_that_of_the_clients_who_are_present():
     largest, _ = moved(attack_little_is_enough("largest", clients=(1, 4)))
     number, _ = moved(attack_little_is_enough(float(largest_z(5, 2)), clients=(1, 4)))

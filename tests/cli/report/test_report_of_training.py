@@ -36,6 +36,7 @@ def run(tmp_path_factory):
     return folder / "run"
 
 
+@pytest.mark.slow
 def test_the_report_has_the_figures_of_the_summary(run):
     told = make_contents(*read_runs([run]))
     summary = json.loads((run / "summary.json").read_text())

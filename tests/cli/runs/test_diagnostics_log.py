@@ -52,6 +52,7 @@ def test_rewinding_drops_lines_after_the_checkpoint(tmp_path, done, left):
     assert [line["round"] for line in lines(tmp_path / "diagnostics.jsonl")] == left
 
 
+@pytest.mark.slow
 def test_images_are_stored_beside_the_lines_and_dropped_with_them(tmp_path):
     federation = data.toy(num_clients=2, image=True)
     chosen = {"normalisation": DIAGNOSTICS["normalisation"], "drift": DIAGNOSTICS["drift"]}

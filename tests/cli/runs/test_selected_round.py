@@ -45,6 +45,7 @@ def train_run(folder, name):
     return train.main([f"--config={folder / 'config.py'}", f"--workdir={folder / name}", "--no_compilation_cache"])
 
 
+@pytest.mark.slow
 def test_selected_rows_are_those_of_the_selected_rounds(finished):
     run = RunResults(finished / "run")
     summary = run.summary

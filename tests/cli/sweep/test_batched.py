@@ -57,6 +57,7 @@ def trained(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_each_run_equals_the_run_trained_alone(trained, tmp_path):
     overrides = SMALL | {"algorithm.mu": "0.5", "seed": "3"}
     flags = [f"--config.{key}={text}" for key, text in overrides.items()]

@@ -75,6 +75,7 @@ def test_states_and_evaluations_do_not_depend_on_the_layout(runs, layout):
     assert difference(plain.evaluate(expected), simulation.evaluate(end)) < ROUNDING
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("there", ["vmapped", "sharded(3)", "sharded(4)"])
 @pytest.mark.parametrize("here", ["vmapped", "sharded(2)", "sharded(4)"])
 def test_a_checkpoint_resumes_in_another_layout(runs, tmp_path, there, here):

@@ -166,7 +166,7 @@ def test_layouts_give_equal_results(name):
         assert difference(without_padding(expected), without_padding(state)) < 1e-5
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 def test_streamed_runs_give_the_same_bits():
     rule = fedbuff(4, buffer_size=2)
     expected, _ = finish(simulation(rule, "scaffold", num_seeds=2))

@@ -19,7 +19,14 @@ from fedjax_het.types import Aggregate, Context
 from tests.harness import algorithm, difference, federation, model
 
 BODY, HEAD = "params/dense_0/*", "params/classifier/*"
-REPRESENTATIVE = ("fedavg", "scaffold", "fedld", "fedrd", "harmofl", "fedmgc", "ditto", "fedbn")
+OTHERS = ("fedrd", "harmofl", "fedmgc", "fedbn")
+REPRESENTATIVE = (
+    "fedavg",
+    "scaffold",
+    "fedld",
+    "ditto",
+    *(pytest.param(each, marks=pytest.mark.slow) for each in OTHERS),
+)
 
 
 def run(name="fedavg", network=None, *, rounds=3, change=None, **options):

@@ -220,7 +220,7 @@ def test_this_package_takes_the_step_that_the_workload_describes(tmp_path):
         np.testing.assert_allclose(held["arr_1"] - bias, -work.learning_rate * error.sum(axis=0), rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "work",
     [
