@@ -52,6 +52,10 @@ Personalization = Callable[[Problem, ClientView, Key], Variables | OutputMixture
 """A client's view between rounds, before its next participation -> its personal model for evaluation."""
 
 
+StartRule = Callable[[Problem, ClientView, Key], Variables]
+"""A client's view before training -> the variables that it begins a round from, as in `view.start`."""
+
+
 class StatefulGradientRule(NamedTuple):
     """A gradient rule with a state that is passed from step to step within a round, such as a dual variable.
 
@@ -275,4 +279,5 @@ class Algorithm:
     published: Mapping[str, Summary] = field(default_factory=_nothing, hash=False)  # by the report that is summarized
     uplink: tuple[Stage, ...] = ()  # applied in this order to every client's update
     evaluated: Callable[[ServerState], Variables] = shared_variables  # shared variables that are evaluated and exported
+    start: StartRule | None = None  # None: the received leaves and the client's personal leaves
     personalize: Personalization | None = None  # None evaluates the shared leaves with the client's personal leaves

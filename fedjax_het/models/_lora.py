@@ -48,6 +48,7 @@ def lora(
     rank_stabilized: bool = False,
     dropout: FractionBelowOne = 0.0,
     train_head: bool = True,
+    own_scale: bool = False,
 ) -> Callable[[Model], Model]:
     """Freeze a model, and add a trained low-rank term to the chosen layers.
 
@@ -66,6 +67,7 @@ def lora(
         rank_stabilized: Whether to scale by alpha / sqrt(r) (rsLoRA).
         dropout: Dropout rate of the inputs of A; the frozen product sees all inputs.
         train_head: Whether the head, params/classifier, is trained, too (default True).
+        own_scale: Whether s is the leaf adapter/scale, which rules may set, instead of a constant (default False).
 
     Raises:
         InputError: A number is out of range; or, when the model is initialized, a pattern matches no layer, or a chosen
@@ -90,15 +92,21 @@ def lora(
                     raise InputError(f"lora: the layer '{path}' {reason}. Choose other targets.")
                 own = _init_adapter(jax.random.fold_in(key, zlib.crc32(path.encode())), kernel, rank)
                 leaves |= {f"{where}/{name}": leaf for name, leaf in own.items()}
+            if own_scale:
+                leaves["adapter/scale"] = jnp.asarray(scale, float)
             adapted = tree.from_paths(leaves)
             _check_calls(model, adapted, inputs, chosen)
             return adapted
 
         def encode(variables: Variables, inputs: Array, context: Context) -> tuple[tuple[Array, Named], Variables]:
-            with nn.intercept_methods(_add_terms(scale, dropout if context.is_training else 0.0)):
-                return model.encode(variables, inputs, context)
+            kept = {"adapter": variables["adapter"]} if own_scale else {}
+            own = {name: leaves for name, leaves in variables.items() if name not in kept}
+            factor = variables["adapter"]["scale"] if own_scale else scale
+            with nn.intercept_methods(_add_terms(factor, dropout if context.is_training else 0.0)):
+                outputs, state = model.encode(own, inputs, context)
+            return outputs, state | kept
 
-        trained = share_only(f"*/{LORA_A}", f"*/{LORA_B}", *([HEAD] if train_head else []))
+        trained = share_only(f"*/{LORA_A}", f"*/{LORA_B}", *([HEAD] * train_head), *(["adapter/scale"] * own_scale))
         return frozen_by(model, trained)._replace(init=init, encode=encode)
 
     return adapt
@@ -147,7 +155,7 @@ def _init_adapter(key: Key, kernel: Array, rank: int) -> Params:
     return {LORA_A: a, LORA_B: jnp.zeros((*[1 for _ in window], rank, num_outputs), kernel.dtype)}
 
 
-def _add_terms(scale: float, dropout: float, called: set[str] | None = None) -> Callable:
+def _add_terms(scale: float | Array, dropout: float, called: set[str] | None = None) -> Callable:
     """The interceptor that adds the low-rank terms; it collects the paths of the adapted layers in `called`."""
 
     def call_layer(call: Callable, args: tuple, options: dict, context: nn.module.InterceptorContext) -> Any:
@@ -177,6 +185,7 @@ def _check_calls(model: Model, variables: Variables, inputs: Array, chosen: Sequ
     """Raise InputError unless every chosen layer is called in a way that lets a term be added."""
     called: set[str] = set()
     context = Context(jnp.ones(len(inputs)), jnp.zeros((), jnp.int32), jax.random.key(0), False)
+    variables = {name: leaves for name, leaves in variables.items() if name != "adapter"}
     with nn.intercept_methods(_add_terms(1.0, 0.0, called)):
         jax.eval_shape(lambda variables: model.encode(variables, inputs, context), variables)
     if len(called) < len(chosen):

@@ -11,12 +11,13 @@ from flax import linen as nn
 
 from fedjax_het import models, tree
 from fedjax_het.algorithm import Algorithm
-from fedjax_het.algorithms import fedexlora, fedit, fedsalora, ffalora, lorafair, rolora
+from fedjax_het.algorithms import fedexlora, fedit, fedsalora, ffalora, flexlora, flora, lorafair, rolora
+from fedjax_het.client.low_rank import _at_own_rank
 from fedjax_het.client.optimizers import local_optimizer
 from fedjax_het.engine.round import server_step
 from fedjax_het.engine.round.program import make_round
 from fedjax_het.problem import ForwardPass
-from fedjax_het.server.aggregators import mean, mean_with_corrected_b, mean_with_exact_products
+from fedjax_het.server.aggregators import mean, mean_with_corrected_b, mean_with_exact_products, merged_products
 from fedjax_het.types import Aggregate, Array, Context, State
 from tests.golden.cases import Case, Comparison, covers
 from tests.golden.replay import client_data, fixed_cohort
@@ -162,11 +163,23 @@ class Adapters:
         self.scale = case.meta["alpha"] / self.a("q").shape[-1]
 
     def a(self, layer: str) -> np.ndarray:
-        case, name = self.case, f"A/{layer}"
-        return case[name].swapaxes(1, 2) if name in case else np.stack([case[f"A0/{layer}"].T] * len(self.counts))
+        """[client, in, largest rank]."""
+        case = self.case
+        if f"A0/{layer}" in case:
+            return np.stack([case[f"A0/{layer}"].T] * len(self.counts))
+        return self._padded(f"A/{layer}", 0).swapaxes(1, 2)
 
     def b(self, layer: str) -> np.ndarray:
-        return self.case[f"B/{layer}"].swapaxes(1, 2)
+        """[client, largest rank, out]."""
+        return self._padded(f"B/{layer}", 1).swapaxes(1, 2)
+
+    def _padded(self, name: str, axis: int) -> np.ndarray:
+        if name in self.case:
+            return self.case[name]
+        most = int(self.case["ranks"].max())
+        each = [self.case[f"{name}/{client}"] for client in range(len(self.counts))]
+        pads = [[(0, most - x.shape[axis] if at == axis else 0) for at in range(2)] for x in each]
+        return np.stack([np.pad(x, pad) for x, pad in zip(each, pads, strict=True)])
 
     def kernel(self, layer: str) -> np.ndarray:
         return self.case[f"W/{layer}"].T
@@ -177,9 +190,10 @@ class Adapters:
             layer: {"lora_a": given.get("a", self.a)(layer), "lora_b": given.get("b", self.b)(layer)}
             for layer in LAYERS
         }
-        updates = {"params": jax.tree.map(jnp.asarray, updates)}
-        shared = jax.tree.map(lambda x: jnp.zeros_like(x[0]), updates)
         counts = self.counts if counts is None else counts
+        updates = {"params": jax.tree.map(jnp.asarray, updates), "adapter": {"scale": jnp.zeros(len(counts))}}
+        shared = jax.tree.map(lambda x: jnp.zeros_like(x[0]), updates)
+        shared["adapter"]["scale"] = jnp.asarray(self.scale)
         view = server_view(len(counts), updates=updates, shared=shared, num_examples=counts)
         kernels = {"params": {layer: {"kernel": jnp.asarray(self.kernel(layer))} for layer in LAYERS}}
         view = view._replace(received=view.received._replace(base=kernels))
@@ -309,6 +323,43 @@ def corrected_products(case: Case) -> Comparisons:
     case.excuse("ranks", "all the same")
 
 
+@covers("flora", "agg_*")
+def merged(case: Case) -> Comparisons:
+    adapters, ranks = Adapters(case), case["ranks"].tolist()
+    base = adapters.aggregate(merged_products(ranks, case.meta["alpha"])).base["params"]
+    for layer in LAYERS:
+        delta = base[layer]["kernel"]
+        yield case.compare(f"delta/{layer}", delta.T, scale=1.0)
+        yield case.compare(f"W_out/{layer}", (adapters.kernel(layer) + delta).T)
+        if len(ranks) > 1 and np.any(adapters.b(layer)):
+            yield case.refute(f"x_wrong_both_weighted_delta/{layer}", delta.T)
+            yield case.refute(f"x_wrong_alpha_over_total_rank_delta/{layer}", delta.T)
+    case.excuse_unread("x_wrong_*", "equal to the right result here")
+    case.excuse("*stack_*", "the stack of factors is never formed")
+
+
+@covers("flexlora", "agg_*")
+def decomposed(case: Case) -> Comparisons:
+    adapters, ranks = Adapters(case), case["ranks"].tolist()
+    for prefix, alpha, tolerance in (("", case.meta["alpha"], None), ("official_alpha16_", 16.0, 1e-5)):
+        adapters.scale = alpha / max(ranks)
+        aggregate = adapters.aggregate(merged_products(ranks, alpha, decompose=True))
+        for layer in LAYERS:
+            own = aggregate.update["params"][layer]
+            a, b = np.asarray(own["lora_a"]), adapters.scale * np.asarray(own["lora_b"])
+            for client, rank in enumerate(ranks):
+                product = (a[:, :rank] @ b[:rank]).T
+                yield case.compare(f"{prefix}product/{layer}/{client}", product, tolerance, scale=1.0)
+            if not prefix:
+                sizes = np.linalg.norm(b, axis=1)
+                first = lambda x, num=len(sizes): np.pad(x, (0, num))[:num]  # noqa: E731
+                yield case.compare(f"singular_values/{layer}", sizes, part=first, scale=1.0)
+    case.excuse("*mean/*", "the mean itself is never formed; its approximations are")
+    case.excuse("A_out/*", "up to signs")
+    case.excuse("B_out/*", "up to signs")
+    case.excuse("x_wrong_svd_*", "an approximation of the product of the means")
+
+
 # ---- rounds ----------------------------------------------------------------------------------------------------------
 SIZES = {"q": (5, 4), "v": (6, 3)}  # inputs and outputs
 
@@ -345,10 +396,13 @@ class Tapes:
         kind = given.pop("optimizer")
         rate = given.pop("lr")
         optimizer = local_optimizer(None, rate, **given) if kind == "sgd" else optax.adamw(rate, **given)
-        self.scale = case.meta["alpha"] / int(ranks[0])
-        options |= {"rank": int(ranks[0]), "alpha": case.meta["alpha"], "optimizer": optimizer}
+        self.scale, self.has_scale = case.meta["alpha"] / int(ranks.max()), build in (flora, flexlora)
+        rank = {"ranks": ranks.tolist()} if build in (flora, flexlora) else {"rank": int(ranks[0])}
+        options |= {**rank, "alpha": case.meta["alpha"], "optimizer": optimizer}
         algorithm = build(weighting=by_samples(case), **options, **ONE_BY_ONE)
         adapt = algorithm.adapt
+        if build is flora:
+            algorithm = replace(algorithm, start=self.start_from_stored)
         algorithm = replace(
             algorithm, objective=(self.objective,), adapt=lambda model: adapt(model)._replace(init=self.start)
         )
@@ -367,7 +421,25 @@ class Tapes:
             }
             for name, (_, outputs) in SIZES.items()
         }
-        return {"params": jax.tree.map(jnp.asarray, layers | {"classifier": {"head": self.case["head0"]}})}
+        params = jax.tree.map(jnp.asarray, layers | {"classifier": {"head": self.case["head0"]}})
+        return {"params": params} | ({"adapter": {"scale": jnp.asarray(self.scale)}} if self.has_scale else {})
+
+    def start_from_stored(self, problem, view, key):
+        """FLoRA's start rule, with the case's random numbers."""
+        tables = {}
+        for name in SIZES:
+            drawn = self.case[f"A_init/{name}"]
+            tables[name] = np.zeros((len(drawn), len(self.case["h"]), *drawn.shape[2:]))
+            for number, cohort in enumerate(self.case["selected"]):
+                tables[name][number, cohort] = drawn[number]
+
+        def choose(path, leaf):
+            if path.endswith("lora_b"):
+                return jnp.zeros_like(leaf)
+            return jnp.asarray(tables[path.split("/")[1]])[view.received.round, view.client].T
+
+        ranks, alpha = self.case["ranks"].tolist(), self.case.meta["alpha"]
+        return _at_own_rank(view, ranks, alpha, choose, is_rescaled=False)
 
     @staticmethod
     def objective(forward: ForwardPass) -> Array:
@@ -423,6 +495,33 @@ def rounds_with_shared_adapters(case: Case) -> Comparisons:
         if f"W/{name}" in case:
             yield case.compare(f"W/{name}", kernel)
         yield case.compare(f"W_eff/{name}", kernel + tapes.scale * b @ a)
+
+
+@covers("flora", "tape_*")
+def rounds_with_fresh_adapters(case: Case) -> Comparisons:
+    tapes = Tapes(case, flora)
+    yield case.compare("head", tapes.read("classifier/head"))
+    for name in SIZES:
+        kernel, b = tapes.read(f"{name}/kernel", base), tapes.read(f"{name}/lora_b")
+        yield case.compare(f"W/{name}", kernel)
+        yield case.compare(f"W_eff/{name}", kernel + tapes.scale * b @ tapes.read(f"{name}/lora_a"))
+
+
+@covers("flexlora", "tape_*")
+def rounds_with_decomposed_adapters(case: Case) -> Comparisons:
+    tapes, rank = Tapes(case, flexlora), int(case["ranks"].max())
+    yield case.compare("head", tapes.read("classifier/head"))
+
+    def cut(products: np.ndarray) -> np.ndarray:
+        u, sizes, v = np.linalg.svd(products)
+        return (u[..., :rank] * sizes[..., None, :rank]) @ v[..., :rank, :]
+
+    for name in SIZES:
+        product = tapes.scale * tapes.read(f"{name}/lora_b") @ tapes.read(f"{name}/lora_a")
+        yield case.compare(f"mean/{name}", product, part=cut)
+        kernel = case[f"W0/{name}"]
+        yield case.compare(f"W_eff/{name}", kernel + product, part=lambda w, kernel=kernel: kernel + cut(w - kernel))
+    case.excuse("client_W_eff/*", "what clients start from in the next round follows from the approximation")
 
 
 @covers("fedsalora", "tape_*")

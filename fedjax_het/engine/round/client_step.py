@@ -147,9 +147,12 @@ def train_client(
         if timing.deadline is not None and timing.late == "partial":
             before = before._replace(max_steps=steps_in_time)
     try:
+        if algorithm.start:
+            own = algorithm.start(problem, before, member.key)
+            before = before._replace(start=own, local=own)
         trained = algorithm.local_update.train(problem, before, member.key)
     except MissingSlotError as error:
-        raise InputError(f"the local update {error}") from None
+        raise InputError(f"the start rule or the local update {error}") from None
     after = before._replace(
         local=trained.variables,
         optimizer=trained.optimizer,

@@ -19,7 +19,7 @@ from fedjax_het.server.aggregators._extrapolation import (
 )
 from fedjax_het.server.aggregators._gram_space import GramEdit, gram_space_mean
 from fedjax_het.server.aggregators._hierarchical import hierarchical_mean
-from fedjax_het.server.aggregators._low_rank import mean_with_corrected_b, mean_with_exact_products
+from fedjax_het.server.aggregators._low_rank import mean_with_corrected_b, mean_with_exact_products, merged_products
 from fedjax_het.server.aggregators._mean import masked_mean, mean, normalized_mean, sum_of_models
 from fedjax_het.server.aggregators._principal import principal_directions
 from fedjax_het.server.aggregators._robust_centres import centred_clipping, geometric_median
@@ -75,6 +75,7 @@ __all__ = [
     "mean_of_last_two",
     "mean_with_corrected_b",
     "mean_with_exact_products",
+    "merged_products",
     "minimum_diameter_mean",
     "multi_krum",
     "norm_bounded_mean",

@@ -1,6 +1,6 @@
 """Aggregation of low-rank adapters: of the products A_i B_i of clients, instead of A_i and B_i alone."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Literal, NamedTuple
 
 import jax
@@ -127,6 +127,76 @@ def mean_with_corrected_b(
         return Aggregate(tree.from_paths(means), {}), state
 
     return Aggregator(weighting.init, update, "tensors", (declared,))
+
+
+@validate_arguments
+def merged_products(
+    ranks: Sequence[Count], alpha: Positive, weighting: WeightingOrName = "samples", *, decompose: bool = False
+) -> Aggregator:
+    """The weighted mean of the products of adapters of different ranks (FLoRA, FlexLoRA).
+
+        M = sum_i p_i s_i A_i B_i,   s_i = alpha / r_i
+
+    FLoRA adds M to the kernels, which must be in the model's `base`, and leaves A and B as they are; its clients start
+    from fresh ones. With `decompose`, as in FlexLoRA, A and B become the best approximation of M at the largest rank r:
+    M = U S V^T, A = U_r, s B = S_r V_r^T, by QR of the stacked factors and an SVD of their small product. All other
+    leaves are averaged.
+
+    Args:
+        ranks: Client i has the rank ranks[i mod len(ranks)].
+        alpha: Scale alpha.
+        weighting: Weights p_i, as in `mean`.
+        decompose: Whether M is decomposed instead of merged (default False).
+
+    Raises:
+        InputError: When traced: the model has no adapters, or a kernel is not in `base`.
+
+    References:
+        Wang et al., FLoRA: Federated Fine-Tuning Large Language Models with Heterogeneous Low-Rank Adaptations, NeurIPS
+        2024. Bai et al., Federated Fine-tuning of Large Language Models under Heterogeneous Tasks and Client Resources,
+        NeurIPS 2024 (FlexLoRA).
+    """
+    weighting = resolve_weighting(weighting)
+    declared = WeightedSum(weighting.per_client)
+
+    def update(problem: Problem, state: PyTree, view: ServerView) -> tuple[Aggregate, PyTree]:
+        weights, state = weighting.update(state, view)
+        moved = tree.leaves_by_path(view.updates.weighted_sum(weights, declared))
+        received = tree.leaves_by_path(view.received.shared)
+        base = tree.leaves_by_path(tree.zeros_like(view.received.base))
+        shares = weights * alpha / jnp.asarray(ranks)[view.cohort % len(ranks)]
+        moved["adapter/scale"] = jnp.zeros_like(moved["adapter/scale"])
+        for path, a_update, b_update in _read_adapters(view.updates.tensors()):
+            old_a, old_b = received[path + _A], received[path + _B]
+            is_here = view.is_present[:, None, None]
+            a = jnp.where(is_here, a_update + old_a.reshape(a_update.shape[1:]), 0)
+            b = jnp.where(is_here, b_update + old_b.reshape(b_update.shape[1:]), 0)
+            if decompose:
+                left = jnp.moveaxis(shares[:, None, None] * a, 0, 1).reshape(a.shape[1], -1)
+                new_a, new_b = _decompose(left, b.reshape(-1, b.shape[-1]), a.shape[-1])
+                new_b = new_b / received["adapter/scale"]
+                moved[path + _A] = new_a.reshape(old_a.shape) - old_a
+                moved[path + _B] = new_b.reshape(old_b.shape) - old_b
+            else:
+                moved[path + _A], moved[path + _B] = jnp.zeros_like(old_a), jnp.zeros_like(old_b)
+                kernel = _kernel(base, path)
+                product = jnp.einsum("n,nir,nro->io", shares, a, b)
+                base[f"{path}/kernel"] = product.reshape(kernel.shape).astype(kernel.dtype)
+        return Aggregate(tree.from_paths(moved), {}, tree.from_paths(base)), state
+
+    return Aggregator(weighting.init, update, "tensors", (declared,))
+
+
+def _decompose(left: Array, right: Array, rank: int) -> tuple[Array, Array]:
+    """A [in, rank] with orthonormal columns and B [rank, out], the best approximation of left [in, n] @ right [n, out].
+
+    Missing directions, where a side of the matrix is smaller than the rank, are zero.
+    """
+    (q_left, r_left), (q_right, r_right) = jnp.linalg.qr(left), jnp.linalg.qr(right.T)
+    u, sizes, v = jnp.linalg.svd(r_left @ r_right.T, full_matrices=False)
+    a, b = (q_left @ u)[:, :rank], (sizes[:, None] * v @ q_right.T)[:rank]
+    missing = rank - a.shape[1]
+    return jnp.pad(a, ((0, 0), (0, missing))), jnp.pad(b, ((0, missing), (0, 0)))
 
 
 def _read_adapters(stack: Variables) -> Iterator[_Adapters]:
