@@ -23,7 +23,6 @@ TINY = {"learning_rate": 0.05, "batch_size": 8}
 # FPL's contrast has a gradient as 1 / temperature: with the published .02, eight features jump from round to round.
 OWN = {"fpl": {"temperature": 0.1}}
 ADAPTERS = [algorithm.__name__ for algorithm in FAMILIES["Low-rank adapters"]]
-OWN |= {name: {"learning_rate": 0.1} for name in ADAPTERS}
 
 
 @functools.cache
