@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TypedDict, Unpack
 
-from fedjax_het.algorithm import Algorithm
-from fedjax_het.algorithms._fedavg import fedavg
-from fedjax_het.client.local_updates import Training
+from fedjax_het.algorithm import Aggregator, Algorithm, StartRule
+from fedjax_het.client.local_updates import Training, sgd
 from fedjax_het.client.low_rank import fresh_adapters, truncated_adapters
+from fedjax_het.client.objectives import cross_entropy
 from fedjax_het.models import lora, server_kernels
 from fedjax_het.server.aggregators import merged_products
 from fedjax_het.server.weightings import WeightingOrName
@@ -56,11 +56,10 @@ def flora(
         Wang, Shen, He, Sun, Wang, Lyu and Li, FLoRA: Federated Fine-Tuning Large Language Models with Heterogeneous
         Low-Rank Adaptations, NeurIPS 2024. arXiv:2409.05976; code ATP-1010/FederatedLLM.
     """
-    algorithm, targets = _compose(ranks, alpha, options), options.get("targets", "*")
+    algorithm = _compose(ranks, alpha, options, merged_products(ranks, alpha, weighting), fresh_adapters(ranks, alpha))
+    targets = options.get("targets", "*")
     return replace(
         algorithm,
-        aggregator=merged_products(ranks, alpha, weighting),
-        start=fresh_adapters(ranks, alpha),
         adapt=lambda model: server_kernels(targets)(algorithm.adapt(model)),
     )
 
@@ -94,18 +93,19 @@ def flexlora(
         Bai, Chen, Qian, Yao and Li, Federated Fine-tuning of Large Language Models under Heterogeneous Tasks and Client
         Resources, NeurIPS 2024. arXiv:2402.11505; code alibaba/FederatedScope, branch FlexLoRA.
     """
-    return replace(
-        _compose(ranks, alpha, options),
-        aggregator=merged_products(ranks, alpha, weighting, decompose=True),
-        start=truncated_adapters(ranks, alpha),
-    )
+    aggregator = merged_products(ranks, alpha, weighting, decompose=True)
+    return _compose(ranks, alpha, options, aggregator, truncated_adapters(ranks, alpha))
 
 
-def _compose(ranks: Sequence[int], alpha: float, options: AdapterTraining) -> Algorithm:
+def _compose(
+    ranks: Sequence[int], alpha: float, options: AdapterTraining, aggregator: Aggregator, start: StartRule
+) -> Algorithm:
     adapters: _Adapters = {name: options[name] for name in _Adapters.__annotations__ if name in options}
     training: Training = {name: value for name, value in options.items() if name not in adapters}
 
     def adapt(model: Model) -> Model:
         return lora(max(ranks), alpha, own_scale=True, **adapters)(model)
 
-    return replace(fedavg(**training), adapt=adapt)
+    return Algorithm(
+        objective=(cross_entropy(),), local_update=sgd(**training), aggregator=aggregator, adapt=adapt, start=start
+    )
