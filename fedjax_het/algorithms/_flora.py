@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import TypedDict, Unpack
 
 from fedjax_het.algorithm import Aggregator, Algorithm, StartRule
-from fedjax_het.client.local_updates import Training, sgd
+from fedjax_het.client.local_updates import Training, sgd, split_training
 from fedjax_het.client.low_rank import fresh_adapters, truncated_adapters
 from fedjax_het.client.objectives import cross_entropy
 from fedjax_het.models import lora, server_kernels
@@ -100,8 +100,7 @@ def flexlora(
 def _compose(
     ranks: Sequence[int], alpha: float, options: AdapterTraining, aggregator: Aggregator, start: StartRule
 ) -> Algorithm:
-    adapters: _Adapters = {name: options[name] for name in _Adapters.__annotations__ if name in options}
-    training: Training = {name: value for name, value in options.items() if name not in adapters}
+    adapters, training = split_training(options)
 
     def adapt(model: Model) -> Model:
         return lora(max(ranks), alpha, own_scale=True, **adapters)(model)

@@ -1,10 +1,11 @@
 """FedIT, FFA-LoRA, FedSA-LoRA, RoLoRA, FedEx-LoRA and LoRA-FAIR: low-rank adapters of a frozen model."""
 
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Literal, Unpack
+from typing import Any, Literal, Unpack
 
 from fedjax_het.algorithm import Algorithm, LocalUpdate
-from fedjax_het.client.local_updates import Training, alternating, sgd
+from fedjax_het.client.local_updates import Training, alternating, sgd, split_training
 from fedjax_het.client.objectives import cross_entropy
 from fedjax_het.models import LowRank, freeze, lora, lora_scale, server_kernels
 from fedjax_het.server.aggregators import mean, mean_with_corrected_b, mean_with_exact_products
@@ -39,7 +40,7 @@ def fedit(weighting: WeightingOrName = "samples", **options: Unpack[LowRankTrain
         Zhang, Vahidian, Kuo et al., Towards Building the Federated GPT: Federated Instruction Tuning, ICASSP 2024.
         arXiv:2305.05644; code JayZhang42/FederatedGPT-Shepherd.
     """
-    adapters, training = _split(options)
+    adapters, training = split_training(options)
     return _compose(sgd(**training), weighting, adapters)
 
 
@@ -64,7 +65,7 @@ def ffalora(weighting: WeightingOrName = "samples", **options: Unpack[LowRankTra
         Sun, Li, Li and Ding, Improving LoRA in Privacy-preserving Federated Learning, ICLR 2024. arXiv:2403.12313. No
         code by the authors was found.
     """
-    adapters, training = _split(options)
+    adapters, training = split_training(options)
     algorithm = _compose(sgd(**training), weighting, adapters)
     return replace(algorithm, adapt=lambda model: freeze("*/lora_a")(algorithm.adapt(model)))
 
@@ -92,7 +93,7 @@ def fedsalora(
         Guo, Zeng, Wang, Fan, Wang and Qu, Selective Aggregation for Low-Rank Adaptation in Federated Learning, ICLR
         2025. arXiv:2410.01463; code Pengxin-Guo/FedSA-LoRA.
     """
-    adapters, training = _split(options)
+    adapters, training = split_training(options)
     kept = ("*/lora_b", *([HEAD] if own_head else []))
     return replace(_compose(sgd(**training), weighting, adapters), sharing=personal(*kept))
 
@@ -119,7 +120,7 @@ def rolora(weighting: WeightingOrName = "samples", **options: Unpack[LowRankTrai
         Chen, Guo, Ju, Dalal, Zhu and Khisti, Robust Federated Finetuning of Foundation Models via Alternating
         Minimization of LoRA, 2024. arXiv:2409.02346. No code by the authors was found.
     """
-    adapters, training = _split(options)
+    adapters, training = split_training(options)
     even, odd = (sgd(**training, only=f"!*/{resting}") for resting in ("lora_a", "lora_b"))
     return _compose(alternating(even, odd), weighting, adapters)
 
@@ -149,7 +150,7 @@ def fedexlora(weighting: WeightingOrName = "samples", **options: Unpack[LowRankT
         Singhal, Ponkshe and Vepakomma, FedEx-LoRA: Exact Aggregation for Federated and Efficient Fine-Tuning of
         Foundation Models, ACL 2025. arXiv:2410.09432; code CERT-Lab/fedex-lora.
     """
-    adapters, training = _split(options)
+    adapters, training = split_training(options)
     aggregator = mean_with_exact_products(lora_scale(**_scale_of(adapters)), weighting)
     algorithm, targets = _compose(sgd(**training), weighting, adapters), adapters.get("targets", "*")
     return replace(
@@ -183,22 +184,16 @@ def lorafair(
         Bian, Wang, Zhang and Xu, LoRA-FAIR: Federated LoRA Fine-Tuning with Aggregation and Initialization Refinement,
         ICCV 2025. arXiv:2411.14961. No code by the authors was found.
     """
-    adapters, training = _split(options)
+    adapters, training = split_training(options)
     algorithm = _compose(sgd(**training), weighting, adapters)
     return replace(algorithm, aggregator=mean_with_corrected_b(penalty, similarity, weighting))
 
 
-def _split(options: LowRankTraining) -> tuple[LowRank, Training]:
-    adapters: LowRank = {name: options[name] for name in LowRank.__annotations__ if name in options}
-    training: Training = {name: value for name, value in options.items() if name not in adapters}
-    return adapters, training
-
-
-def _scale_of(adapters: LowRank) -> dict:
+def _scale_of(adapters: Mapping[str, Any]) -> dict[str, Any]:
     return {name: adapters[name] for name in ("rank", "alpha", "rank_stabilized") if name in adapters}
 
 
-def _compose(local_update: LocalUpdate, weighting: WeightingOrName, adapters: LowRank) -> Algorithm:
+def _compose(local_update: LocalUpdate, weighting: WeightingOrName, adapters: Mapping[str, Any]) -> Algorithm:
     return Algorithm(
         objective=(cross_entropy(),),
         local_update=local_update,

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax.numpy as jnp
 from flax import linen as nn
 
 from fedjax_het import tree
@@ -97,5 +98,5 @@ def _is_frozen(layer: Any, rules: tuple[LeafRule, ...], collection: str | None =
 
 def _normalize_in_evaluation(layer: nn.BatchNorm, x: Array, *args: Any, **options: Any) -> Array:
     if isinstance(layer, BatchNorm):  # (x, mask of examples, is_training)
-        return layer.clone(parent=None).apply(layer.variables, x, args[0], False)
-    return layer.clone(parent=None, use_running_average=True).apply(layer.variables, x)
+        return jnp.asarray(layer.clone(parent=None).apply(layer.variables, x, args[0], False))
+    return jnp.asarray(layer.clone(parent=None, use_running_average=True).apply(layer.variables, x))

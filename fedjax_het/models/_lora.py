@@ -118,8 +118,9 @@ def server_kernels(targets: str | Sequence[str] = "*") -> Callable[[Model], Mode
 
     def is_kernel(leaf: Leaf) -> bool:
         layer = leaf.path.removeprefix("params/").removesuffix("/kernel")
-        is_one = leaf.path.endswith("/kernel") and leaf.layer is not None and layer != "classifier"
-        return is_one and any(_matches(layer, leaf.layer, pattern) for pattern in patterns)
+        if leaf.layer is None or layer == "classifier" or not leaf.path.endswith("/kernel"):
+            return False
+        return any(_matches(layer, leaf.layer, pattern) for pattern in patterns)
 
     return lambda model: model._replace(base=(*model.base, is_kernel))
 
@@ -175,7 +176,7 @@ def _add_terms(scale: float | Array, dropout: float, called: set[str] | None = N
             term = multiply(multiply(inputs, a), b)
         else:
             window = layer.clone(parent=None, features=a.shape[-1], use_bias=False)
-            term = multiply(window.apply({"params": {"kernel": a}}, inputs), b[0, 0])
+            term = multiply(jnp.asarray(window.apply({"params": {"kernel": a}}, inputs)), b[0, 0])
         return outputs + (scale * term).astype(outputs.dtype)
 
     return call_layer

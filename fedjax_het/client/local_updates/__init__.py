@@ -8,6 +8,7 @@ from fedjax_het.client.local_updates._sgd import (
     TrainingWithoutRate,
     pop_optimizer,
     sgd,
+    split_training,
 )
 
 __all__ = [
@@ -19,5 +20,6 @@ __all__ = [
     "pop_optimizer",
     "sequential",
     "sgd",
+    "split_training",
     "with_own_model",
 ]

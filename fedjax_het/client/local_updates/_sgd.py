@@ -1,6 +1,6 @@
 """Mini-batch training of a client within a round."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Annotated, Any, Literal, NamedTuple, TypedDict
 
@@ -50,6 +50,12 @@ class Training(TrainingWithoutRate, total=False):
     """The settings of local training that every algorithm passes to `sgd`, where they are documented."""
 
     learning_rate: LearningRate
+
+
+def split_training(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """(The settings that are not of local training, those of `Training`)."""
+    of_training = {name: value for name, value in options.items() if name in Training.__optional_keys__}
+    return {name: value for name, value in options.items() if name not in of_training}, of_training
 
 
 def pop_optimizer(training: Training) -> optax.GradientTransformation:

@@ -255,7 +255,7 @@ def _split(state: State[ClientState | ClientStore]) -> tuple[State, ClientStore 
     """Split a state into (the part that Orbax writes, the store if there is one, the frozen leaves)."""
     frozen, state = state.server.frozen, state._replace(server=state.server._replace(frozen={}))
     if isinstance(state.clients, ClientStore):
-        return state._replace(clients={}), state.clients, frozen
+        return State(state.server, {}, state.counters), state.clients, frozen
     return state, None, frozen
 
 
