@@ -199,5 +199,6 @@ def _check_weights(runs: Sequence[GridRun]) -> None:
     """Raise InputError for weights that cannot be read or do not fit their network."""
     tables = {json.dumps(table): table for run in runs if (table := run.settings()["model"]).get("pretrained")}
     for table in tables.values():
-        model = calls.build_from_table(table, MODELS, "config.model", num_classes=2)
+        own = {name: value for name, value in table.items() if name != "adapter"}
+        model = calls.build_from_table(own, MODELS, "config.model", num_classes=2)
         jax.eval_shape(model.init, make_key(0), jax.ShapeDtypeStruct((1, 224, 224, 3), jnp.float32))

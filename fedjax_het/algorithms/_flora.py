@@ -32,7 +32,7 @@ def flora(
     weighting: WeightingOrName = "samples",
     **options: Unpack[AdapterTraining],
 ) -> Algorithm:
-    """FLoRA: clients of different ranks train fresh adapters in each round, whose products are added to the weights.
+    """FLoRA: add the products of fresh adapters of any ranks to the weights.
 
         A_i random, B_i = 0,   (A_i, B_i) = SGD(F_i),   W <- W + sum_i p_i s_i A_i B_i,   s_i = alpha / r_i
 
@@ -71,7 +71,7 @@ def flexlora(
     weighting: WeightingOrName = "samples",
     **options: Unpack[AdapterTraining],
 ) -> Algorithm:
-    """FlexLoRA: clients of different ranks start from the best approximation of the mean of the products.
+    """FlexLoRA: decompose the mean product for clients of different ranks.
 
         M = sum_i p_i s_i A_i B_i = U S V^T,   s_i = alpha / r_i
         client i: A_i = U[:, :r_i],   B_i = S[:r_i] V[:, :r_i]^T / s_i,   (A_i, B_i) <- SGD(F_i)

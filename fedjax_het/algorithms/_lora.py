@@ -46,7 +46,7 @@ def fedit(weighting: WeightingOrName = "samples", **options: Unpack[LowRankTrain
 
 @validate_arguments
 def ffalora(weighting: WeightingOrName = "samples", **options: Unpack[LowRankTraining]) -> Algorithm:
-    """FFA-LoRA: FedIT with a frozen random A, so that the mean of the products is the product of the means.
+    """FFA-LoRA: FedIT with a frozen random A, whose mean of products is exact.
 
         B_i = SGD(F_i, start at B),   B <- sum_i p_i B_i,   sum_i p_i A B_i = A B
 
@@ -100,7 +100,7 @@ def fedsalora(
 
 @validate_arguments
 def rolora(weighting: WeightingOrName = "samples", **options: Unpack[LowRankTraining]) -> Algorithm:
-    """RoLoRA: train B and A in alternate rounds, so that the mean of the products is the product of the means.
+    """RoLoRA: train B and A in alternate rounds; each mean is exact.
 
         rounds 0, 2, ...:  B_i = SGD(F_i, start at B),   B <- sum_i p_i B_i;   rounds 1, 3, ...: the same with A
 
@@ -127,7 +127,7 @@ def rolora(weighting: WeightingOrName = "samples", **options: Unpack[LowRankTrai
 
 @validate_arguments
 def fedexlora(weighting: WeightingOrName = "samples", **options: Unpack[LowRankTraining]) -> Algorithm:
-    """FedEx-LoRA: FedIT, with the difference of the mean of products and the product of means in the frozen weights.
+    """FedEx-LoRA: FedIT, whose error of averaging is added to the weights.
 
         A <- sum_i p_i A_i,   B <- sum_i p_i B_i,   W <- W + s sum_i p_i (A_i - A) (B_i - B)
 
@@ -165,7 +165,7 @@ def lorafair(
     weighting: WeightingOrName = "samples",
     **options: Unpack[LowRankTraining],
 ) -> Algorithm:
-    """LoRA-FAIR: FedIT, with a correction of the mean B towards the mean of the products.
+    """LoRA-FAIR: FedIT, with a mean B corrected towards the mean product.
 
         A <- sum_i p_i A_i,   B <- sum_i p_i B_i + D,   D = argmin |sum_i p_i A_i B_i - A (B + D)|^2 + lambda |D|^2
 

@@ -13,7 +13,7 @@ from fedjax_het.engine.execution import cost
 from fedjax_het.engine.execution.client_states import ClientStates, DeviceStates, StoredStates
 from fedjax_het.engine.execution.evaluator import Evaluator
 from fedjax_het.engine.execution.loading import LoadedCohort
-from fedjax_het.engine.execution.programs import RunPrograms
+from fedjax_het.engine.execution.programs import Program, RunPrograms
 from fedjax_het.engine.execution.run_spec import OffloadPolicy
 from fedjax_het.engine.execution.trace import TracedRound
 from fedjax_het.engine.round.phases import RoundMetrics
@@ -50,12 +50,15 @@ class Executor:
     def start(self) -> State:
         """The state before the first round."""
         spec, programs = self.traced.spec, self.programs
-        initialization = programs.initialization(self._keys)
-        state = initialization.function(*initialization.arguments)
+        state = self._initialization.function(*self._initialization.arguments)
         if not programs.is_stored:
             return state
         first = jax.tree.map(lambda x: np.asarray(x[:, 0]), state.clients)
         return state._replace(clients=ClientStore(first, spec.num_clients, self._folder))
+
+    @cached_property
+    def _initialization(self) -> Program:
+        return self.programs.initialization(self._keys)
 
     def advance(self, state: State, num_rounds: int) -> tuple[State, RoundMetrics]:
         """Run several rounds, which invalidates `state`. The metrics are NumPy arrays [runs, num_rounds, ...]."""
