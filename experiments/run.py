@@ -11,13 +11,12 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_het._internal.keys import make_key
-from fedjax_het.cli.configuration import calls
+from fedjax_het.cli.configuration import build
 from fedjax_het.cli.runs.results import RunResults
 from fedjax_het.cli.study.selection import rate_trial
 from fedjax_het.cli.sweep import grid
 from fedjax_het.cli.sweep.grid import GridRun
 from fedjax_het.errors import InputError, nearest
-from fedjax_het.models import MODELS
 
 from .spec import Entry, Experiment, Place, Settings
 
@@ -199,6 +198,5 @@ def _check_weights(runs: Sequence[GridRun]) -> None:
     """Raise InputError for weights that cannot be read or do not fit their network."""
     tables = {json.dumps(table): table for run in runs if (table := run.settings()["model"]).get("pretrained")}
     for table in tables.values():
-        own = {name: value for name, value in table.items() if name != "adapter"}
-        model = calls.build_from_table(own, MODELS, "config.model", num_classes=2)
+        model = build.build_model(table, num_classes=2)
         jax.eval_shape(model.init, make_key(0), jax.ShapeDtypeStruct((1, 224, 224, 3), jnp.float32))

@@ -116,12 +116,14 @@ class Problem(NamedTuple):
     augment: Callable[[Key, Array, Array], tuple[Array, Array]] | None = None  # see data.augmentation; None: `prepare`
     evaluated: Callable[[ServerState], Variables] = shared_variables
 
-    def bind(self, fixed: Variables) -> "Problem":
+    def bind(self, frozen: Variables, base: Variables) -> "Problem":
         """The problem of the trained leaves alone: the model then takes variables without its fixed leaves.
 
         Args:
-            fixed: The leaves of the model that are frozen or changed by the server alone; {} returns the same problem.
+            frozen: The frozen leaves of the model.
+            base: The leaves that the server alone changes; without leaves of both kinds, the problem is the same.
         """
+        fixed = tree.merge(frozen, base)
         if not jax.tree.leaves(fixed):
             return self
         model = self.model

@@ -2,26 +2,20 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TypedDict, Unpack
+from typing import Unpack
 
 from fedjax_het.algorithm import Aggregator, Algorithm, StartRule
 from fedjax_het.client.local_updates import Training, sgd, split_training
 from fedjax_het.client.low_rank import fresh_adapters, truncated_adapters
 from fedjax_het.client.objectives import cross_entropy
-from fedjax_het.models import lora, server_kernels
+from fedjax_het.models import AdapterSettings, lora, server_kernels
 from fedjax_het.server.aggregators import merged_products
 from fedjax_het.server.weightings import WeightingOrName
 from fedjax_het.types import Model
-from fedjax_het.validation import Count, FractionBelowOne, Positive, validate_arguments
+from fedjax_het.validation import Count, Positive, validate_arguments
 
 
-class _Adapters(TypedDict, total=False):
-    targets: str | Sequence[str]
-    dropout: FractionBelowOne
-    train_head: bool
-
-
-class AdapterTraining(Training, _Adapters, total=False):
+class AdapterTraining(Training, AdapterSettings, total=False):
     """The settings of local training, see `local_updates.sgd`, and of the adapters, see `models.lora`."""
 
 
@@ -57,11 +51,8 @@ def flora(
         Low-Rank Adaptations, NeurIPS 2024. arXiv:2409.05976; code ATP-1010/FederatedLLM.
     """
     algorithm = _compose(ranks, alpha, options, merged_products(ranks, alpha, weighting), fresh_adapters(ranks, alpha))
-    targets = options.get("targets", "*")
-    return replace(
-        algorithm,
-        adapt=lambda model: server_kernels(targets)(algorithm.adapt(model)),
-    )
+    let_change = server_kernels(options.get("targets", "*"))
+    return replace(algorithm, adapt=lambda model: let_change(algorithm.adapt(model)))
 
 
 @validate_arguments

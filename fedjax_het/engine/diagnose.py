@@ -90,7 +90,7 @@ def make_diagnosis(
             key=jax.random.fold_in(key, state.server.round),
             is_attacker=uplink.is_lying(algorithm.uplink, metrics.cohort, spec.num_clients),
         )
-        problem = round.problem.bind(tree.merge(state.server.frozen, state.server.base))
+        problem = round.problem.bind(state.server.frozen, state.server.base)
         values = {name: diagnostic(problem, snapshot) for name, diagnostic in diagnostics.items()}
         return {"cohort": {"ids": metrics.cohort, "is_present": is_present}, **values}
 

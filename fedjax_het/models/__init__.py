@@ -15,7 +15,7 @@ from fedjax_het.models._densenet import DENSENET_NAMES, densenet121, harmofl_den
 from fedjax_het.models._efficientnet import EFFICIENTNET_NAMES, efficientnet_lite0
 from fedjax_het.models._frozen import freeze, no_adapter, train_only
 from fedjax_het.models._layers import Conv, UpConv, avg_pool, max_pool
-from fedjax_het.models._lora import LowRank, lora, lora_scale, server_kernels
+from fedjax_het.models._lora import AdapterSettings, LowRank, lora, lora_scale, server_kernels
 from fedjax_het.models._mlp import mlp
 from fedjax_het.models._model import from_flax
 from fedjax_het.models._norms import NORMS, norm
@@ -65,6 +65,7 @@ __all__ = [
     "MODELS",
     "NORMS",
     "TORCH_NAMES",
+    "AdapterSettings",
     "Band",
     "Conv",
     "FirstAverage",

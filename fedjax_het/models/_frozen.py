@@ -30,7 +30,7 @@ def freeze(leaves: str | Sequence[str] | LeafRule) -> Callable[[Model], Model]:
     Raises:
         InputError: When the model is initialized: a pattern matches no leaf, or no parameter is left to train.
     """
-    rule = leaves if callable(leaves) else personal(*_to_patterns(leaves))
+    rule = leaves if callable(leaves) else personal(*to_patterns(leaves))
     return lambda model: frozen_by(model, rule)
 
 
@@ -51,7 +51,7 @@ def train_only(leaves: str | Sequence[str]) -> Callable[[Model], Model]:
         Ben Zaken, Goldberg and Ravfogel, BitFit: Simple Parameter-efficient Fine-tuning for Transformer-based Masked
         Language-models, ACL 2022.
     """
-    return lambda model: frozen_by(model, share_only(*_to_patterns(leaves)))
+    return lambda model: frozen_by(model, share_only(*to_patterns(leaves)))
 
 
 def no_adapter() -> Callable[[Model], Model]:
@@ -59,7 +59,8 @@ def no_adapter() -> Callable[[Model], Model]:
     return lambda model: model
 
 
-def _to_patterns(leaves: str | Sequence[str]) -> tuple[str, ...]:
+def to_patterns(leaves: str | Sequence[str]) -> tuple[str, ...]:
+    """Several patterns, or a single one as a tuple."""
     return (leaves,) if isinstance(leaves, str) else tuple(leaves)
 
 

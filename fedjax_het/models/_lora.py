@@ -13,8 +13,9 @@ from flax import linen as nn
 from fedjax_het import tree
 from fedjax_het.errors import InputError, nearest
 from fedjax_het.models._dense import multiply
-from fedjax_het.models._frozen import frozen_by
+from fedjax_het.models._frozen import frozen_by, to_patterns
 from fedjax_het.models._layers import Conv
+from fedjax_het.models._model import output_shapes
 from fedjax_het.sharing import HEAD, share_only
 from fedjax_het.types import Array, Context, Key, Leaf, Model, Named, Params, Variables
 from fedjax_het.validation import Count, FractionBelowOne, Positive, may_be_nonzero, validate_arguments
@@ -23,15 +24,20 @@ LORA_A, LORA_B = "lora_a", "lora_b"
 _DENSE, _CONVOLUTIONS = (nn.Dense,), (nn.Conv, Conv)
 
 
-class LowRank(TypedDict, total=False):
+class AdapterSettings(TypedDict, total=False):
+    """The settings of `lora`, where they are documented, besides ranks and scales."""
+
+    targets: str | Sequence[str]
+    dropout: FractionBelowOne
+    train_head: bool
+
+
+class LowRank(AdapterSettings, total=False):
     """The settings of `lora`, where they are documented, for algorithms that add adapters themselves."""
 
     rank: Count
     alpha: Positive | None
-    targets: str | Sequence[str]
     rank_stabilized: bool
-    dropout: FractionBelowOne
-    train_head: bool
 
 
 def lora_scale(rank: Count = 8, alpha: Positive | None = None, rank_stabilized: bool = False) -> float:
@@ -78,7 +84,7 @@ def lora(
         Stabilization Scaling Factor for Fine-Tuning with LoRA, 2023. Zhang, Vahidian, Kuo et al., Towards Building the
         Federated GPT: Federated Instruction Tuning, ICASSP 2024 (FedIT). Initialization as in the library peft.
     """
-    patterns = (targets,) if isinstance(targets, str) else tuple(targets)
+    patterns = to_patterns(targets)
     scale = lora_scale(rank, alpha, rank_stabilized)
 
     def adapt(model: Model) -> Model:
@@ -114,7 +120,7 @@ def lora(
 
 def server_kernels(targets: str | Sequence[str] = "*") -> Callable[[Model], Model]:
     """Let the server change the kernels of the layers to which `lora` with these targets adds adapters."""
-    patterns = (targets,) if isinstance(targets, str) else tuple(targets)
+    patterns = to_patterns(targets)
 
     def is_kernel(leaf: Leaf) -> bool:
         layer = leaf.path.removeprefix("params/").removesuffix("/kernel")
@@ -185,10 +191,9 @@ def _add_terms(scale: float | Array, dropout: float, called: set[str] | None = N
 def _check_calls(model: Model, variables: Variables, inputs: Array, chosen: Sequence[str]) -> None:
     """Raise InputError unless every chosen layer is called in a way that lets a term be added."""
     called: set[str] = set()
-    context = Context(jnp.ones(len(inputs)), jnp.zeros((), jnp.int32), jax.random.key(0), False)
     variables = {name: leaves for name, leaves in variables.items() if name != "adapter"}
     with nn.intercept_methods(_add_terms(1.0, 0.0, called)):
-        jax.eval_shape(lambda variables: model.encode(variables, inputs, context), variables)
+        output_shapes(model, variables, inputs)
     if len(called) < len(chosen):
         missing = sorted(set(chosen) - called)[0]
         raise InputError(

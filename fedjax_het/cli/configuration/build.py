@@ -73,15 +73,20 @@ def build_parts(
     if table.get("conv") == "auto":
         is_timed = layout == engine.simulation.AUTO and target_platform() != "cpu"
         table["conv"] = resolved.get("conv") or _choose_conv_impl(settings["precision"], processes, is_timed=is_timed)
-    adapt = calls.build_from_table(table.pop("adapter"), TABLES["model.adapter"].registry, "config.model.adapter")
-    model = calls.build_from_table(table, TABLES["model"].registry, "config.model", num_classes=federation.num_classes)
-    model = computed_in(settings["precision"])(adapt(model))
+    model = computed_in(settings["precision"])(build_model(table, federation.num_classes))
     auto = engine.simulation.AUTO
     requested = [(name, settings[name]) for name in OffloadPolicy._fields]
     offload = OffloadPolicy(*(resolved.get(name, auto) if value == auto else value for name, value in requested))
     conv = table.get("conv")
     rules = participation, timing, asynchronous
     return RunParts(dataset, federation, model, layout, offload, *rules, conv, resolved)
+
+
+def build_model(table: Mapping[str, Any], num_classes: int) -> Model:
+    """Build the network of a checked table config.model, with its adapter."""
+    own = {key: value for key, value in table.items() if key != "adapter"}
+    adapt = calls.build_from_table(table["adapter"], TABLES["model.adapter"].registry, "config.model.adapter")
+    return adapt(calls.build_from_table(own, TABLES["model"].registry, "config.model", num_classes=num_classes))
 
 
 def build_algorithm(settings: Mapping[str, Any], **hyper_parameters: float | Array) -> Algorithm:

@@ -63,7 +63,7 @@ class StoredStates(ClientStates):
 
     def prefetch(self, cohort: Cohort) -> None:
         self._write(1)
-        self._cohort, positions = cohort, np.full(cohort.ids.shape, -1, np.int32)
+        positions = np.full(cohort.ids.shape, -1, np.int32)
         if self._trained:
             before = self._trained[0][0]
             positions = np.stack([_positions_among(*pair) for pair in zip(before, cohort.ids, strict=True)])
@@ -74,7 +74,7 @@ class StoredStates(ClientStates):
         return self._merge(self._trained[0][1] if self._trained else stored, positions, stored)
 
     def put(self, ids: HostArray, clients: ClientState) -> None:
-        self._trained.append((self._cohort.ids[:, : self._size], clients))
+        self._trained.append((ids[:, : self._size], clients))
 
     def finish(self) -> ClientStore:
         self._write(0)

@@ -77,7 +77,7 @@ class Common(NamedTuple):
 
     def bind(self, problem: Problem) -> Problem:
         """The problem with the leaves that clients do not train."""
-        return problem.bind(tree.merge(self.frozen, self.received.base))
+        return problem.bind(self.frozen, self.received.base)
 
 
 class Sums(NamedTuple):

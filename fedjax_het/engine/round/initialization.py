@@ -26,7 +26,7 @@ def initial_state(spec: RoundSpec, key: Key, inputs: HostArray) -> State:
     example = problem.prepare(jnp.asarray(inputs[:1]))
     variables = problem.model.init(key, example)
     shared, personal, base, frozen = sharing.group_leaves(problem.model, algorithm.sharing, variables, example)
-    trained, problem = tree.merge(shared, personal), problem.bind(tree.merge(frozen, base))
+    trained, problem = tree.merge(shared, personal), problem.bind(frozen, base)
     memory = {name: kept.init(trained) for name, kept in algorithm.memory.items()}
     memory |= uplink.initial_memory(algorithm.uplink, shared)
     zero = jnp.zeros((), jnp.int32)

@@ -122,7 +122,7 @@ def train_cohort(
     common = Common(broadcast(spec, state.server), data.examples, state.server.frozen, round_key, history)
     common, members = survey_clients(spec, common, members, ids)
     results, sums = train_clients(spec, common, members)
-    bound = spec._replace(problem=spec.problem.bind(tree.merge(state.server.frozen, state.server.base)))
+    bound = spec._replace(problem=common.bind(spec.problem))
     decision = update_server(bound, server, common.received, results, sums, ids, server_key)
     after, metrics = commit(spec, state, cohort, members, results, decision)
     answers = _unpad(spec, members.answers)

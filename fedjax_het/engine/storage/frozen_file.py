@@ -1,7 +1,6 @@
 """The file of frozen leaves, which all checkpoints of a run share: it is written once."""
 
 from pathlib import Path
-from typing import TypedDict
 
 import jax
 import numpy as np
@@ -15,54 +14,46 @@ from fedjax_het.types import Variables
 _NAME = "frozen.safetensors"
 
 
-class FrozenRecord(TypedDict):
-    """The file, as listed in a checkpoint."""
-
-    file: str
-    checksum: int
-
-
 class FrozenFile:
     """A file of frozen leaves in the directory of the checkpoints."""
 
     def __init__(self, directory: Path):
         self._path = directory / _NAME
-        self._record: FrozenRecord | None = None
+        self._checksum: int | None = None
 
-    def write(self, leaves: Variables) -> dict[str, FrozenRecord]:
+    def write(self, leaves: Variables) -> dict[str, int]:
         """Write the leaves, if this has not been done, and wait until they are on disk.
 
         Returns:
-            {"frozen": the record for `read`}; {} without leaves.
+            {"frozen": the checksum for `read`}; {} without leaves.
         """
         if not jax.tree.leaves(leaves):
             return {}
-        if self._record is None:
+        if self._checksum is None:
             if jax.process_index() == 0:
                 on_host = {path: jax.device_get(leaf) for path, leaf in tree.leaves_by_path(leaves).items()}
                 atomic.write(self._path, lambda temporary: safetensors.flax.save_file(on_host, temporary))
-            self._record = {"file": _NAME, "checksum": crc32_of(self._path) if jax.process_index() == 0 else 0}
-        return {"frozen": self._record}
+            self._checksum = crc32_of(self._path) if jax.process_index() == 0 else 0
+        return {"frozen": self._checksum}
 
-    def read(self, record: FrozenRecord, like: Variables) -> Variables:
+    def read(self, checksum: int, like: Variables) -> Variables:
         """Read the leaves, with the shardings of `like`.
 
         Raises:
             OSError: The file is missing or damaged.
         """
-        if damage := self.find_damage(record):
+        if damage := self.find_damage(checksum):
             raise OSError(damage)
-        self._record = record
+        self._checksum = checksum
         leaves = safetensors.flax.load_file(self._path)
         return jax.tree.map(
             lambda x, given: jax.device_put(np.asarray(x), given.sharding), tree.from_paths(leaves), like
         )
 
-    def find_damage(self, record: FrozenRecord | None) -> str | None:
+    def find_damage(self, checksum: int | None) -> str | None:
         """A description of what is wrong with the file; None if it is intact, or if none is expected."""
-        if record is None:
+        if checksum is None:
             return None
         if not self._path.is_file():
             return f"{_NAME} is missing"
-        is_intact = crc32_of(self._path) == record["checksum"]
-        return None if is_intact else f"{_NAME} has another checksum than when it was written"
+        return None if crc32_of(self._path) == checksum else f"{_NAME} has another checksum than when it was written"

@@ -1,6 +1,6 @@
 """Aggregation of low-rank adapters: of the products A_i B_i of clients, instead of A_i and B_i alone."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 import jax
@@ -23,6 +23,14 @@ class _Adapters(NamedTuple):
     path: str
     a: Float[Array, "cohort in rank"]
     b: Float[Array, "cohort rank out"]
+
+    def leaves_of(self, leaves: Mapping[str, Array]) -> tuple[Array, Array]:
+        """A [in, rank] and B [rank, out] of this layer in a tree without a cohort axis."""
+        return leaves[self.path + _A].reshape(self.a.shape[1:]), leaves[self.path + _B].reshape(self.b.shape[1:])
+
+    def product_residual(self, weights: Array, a_mean: Array, b_mean: Array) -> Array:
+        """sum_i p_i A_i B_i - A B = sum_i p_i (A_i - A) (B_i - B) [in, out], for the means A and B."""
+        return jnp.einsum("n,nir,nro->io", weights, self.a - a_mean, self.b - b_mean)
 
 
 @validate_arguments
@@ -52,12 +60,9 @@ def mean_with_exact_products(scale: Positive = 2.0, weighting: WeightingOrName =
         weights, state = weighting.update(state, view)
         moved = view.updates.weighted_sum(weights, declared)
         means, base = tree.leaves_by_path(moved), tree.leaves_by_path(tree.zeros_like(view.received.base))
-        for path, a, b in _read_adapters(view.updates.tensors()):
-            rank = a.shape[-1]
-            a_deviation = a - means[path + _A].reshape(-1, rank)
-            b_deviation = b - means[path + _B].reshape(rank, -1)
-            residual = scale * jnp.einsum("n,nir,nro->io", weights, a_deviation, b_deviation)
-            kernel = _kernel(base, path)
+        for adapters in _read_adapters(view.updates.tensors()):
+            path, kernel = adapters.path, _kernel(base, adapters.path)
+            residual = scale * adapters.product_residual(weights, *adapters.leaves_of(means))
             base[f"{path}/kernel"] = residual.reshape(kernel.shape).astype(kernel.dtype)
         return Aggregate(moved, {}, tree.from_paths(base)), state
 
@@ -111,13 +116,14 @@ def mean_with_corrected_b(
         weights, state = weighting.update(state, view)
         moved = view.updates.weighted_sum(weights, declared)
         received, means = tree.leaves_by_path(view.received.shared), tree.leaves_by_path(moved)
-        for path, a_update, b_update in _read_adapters(view.updates.tensors()):
-            a_mean, b_mean = (means[path + name].reshape(x.shape[1:]) for name, x in ((_A, a_update), (_B, b_update)))
-            a, b = (
-                received[path + _A].reshape(a_mean.shape) + a_mean,
-                received[path + _B].reshape(b_mean.shape) + b_mean,
+        for adapters in _read_adapters(view.updates.tensors()):
+            path, (a_mean, b_mean), (a_old, b_old) = (
+                adapters.path,
+                adapters.leaves_of(means),
+                adapters.leaves_of(received),
             )
-            residual = jnp.einsum("n,nir,nro->io", weights, a_update - a_mean, b_update - b_mean)  # M - A B
+            a, b = a_old + a_mean, b_old + b_mean
+            residual = adapters.product_residual(weights, a_mean, b_mean)  # M - A B
             if similarity == "cosine":
                 correction = minimize(a @ b + residual, a, b)
             else:
