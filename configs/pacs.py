@@ -44,7 +44,7 @@ def _published() -> dict[str, Any]:
         "algorithm": {
             "name": "fedrd",
             "learning_rate": 1e-3,
-            "learning_rate_schedule": {"name": "steps", "at": (32,)},
+            "learning_rate_schedule": {"name": "steps", "milestones": (32,)},
             "momentum": 0.9,
             "weight_decay": 5e-4,
             "batch_size": 16,

@@ -87,16 +87,16 @@ class Plan(NamedTuple):
 
     def _make_column(self, population: int, cohort: int, *, is_cost: bool) -> Settings:
         if is_cost:
-            every = max(self.cost_rounds, self.cost_visits // cohort)
-            rounds, num_seeds = self.cost_intervals * every, 1
+            interval = max(self.cost_rounds, self.cost_visits // cohort)
+            rounds, num_seeds = self.cost_intervals * interval, 1
         else:
-            every, num_seeds = self.cohorts[cohort], self.num_seeds
+            interval, num_seeds = self.cohorts[cohort], self.num_seeds
             rounds = max(self.rounds, self.visits // cohort)
         numbers = {
             "data.num_clients": population,
             "cohort_size": cohort,
             "rounds": rounds,
-            "evaluate_every": every,
+            "evaluate_every": interval,
             "num_seeds": num_seeds,
         }
         return {key: str(number) for key, number in numbers.items()}

@@ -105,8 +105,8 @@ def _plot_lines(read: Callable[[RunResults], list], values: Mapping[str, LineVal
         panels = []
         for column in dict.fromkeys(column for _, column in runs):
             curves: list[Curve] = []
-            for (row, of_column), run in runs.items():
-                lines = read(run) if of_column == column else []
+            for (row, run_column), run in runs.items():
+                lines = read(run) if run_column == column else []
                 rounds = sorted({line["round"] for line in lines})
                 for name, value in values.items() if lines else ():
                     seeds = [[value(line) for line in lines if line["round"] == round] for round in rounds]
@@ -124,7 +124,7 @@ def plot_class_shares(entries: Sequence[Entry], runs: Runs) -> Drawing:
     """
     panels = []
     for column in dict.fromkeys(column for _, column in runs):
-        shares = next(class_shares(run) for (_, of_column), run in runs.items() if of_column == column)
+        shares = next(class_shares(run) for (_, run_column), run in runs.items() if run_column == column)
         shares = shares[np.argsort(shares.argmax(axis=1), kind="stable")]
         clients, classes = (list(map(str, range(size))) for size in shares.shape)
         heat = Heat(clients, classes, shares.T.tolist(), "amount", "share")
@@ -154,7 +154,7 @@ def plot_segmentations(entries: Sequence[Entry], runs: Runs) -> Drawing:
             dice = compute_dice(arrays["true"][place], arrays["predicted"][place])
             axis.set_xlabel(f"Dice {100 * dice:.1f}", fontsize=9)
 
-    return plots.draw_grid([names[client] for client, _ in places], ["truth", *contours], draw_cell, side=2.4)
+    return plots.draw_grid([names[client] for client, _ in places], ["truth", *contours], draw_cell, cell_size=2.4)
 
 
 def plot_landscapes(entries: Sequence[Entry], runs: Runs) -> Drawing:
@@ -182,11 +182,11 @@ def plot_landscapes(entries: Sequence[Entry], runs: Runs) -> Drawing:
         if column == len(lines) - 1:
             axis.figure.colorbar(drawn, ax=axis, label="loss", format="%.2g")
 
-    return plots.draw_grid(names, list(lines), draw_cell, side=2.4)
+    return plots.draw_grid(names, list(lines), draw_cell, cell_size=2.4)
 
 
 def compute_dice(true: np.ndarray, predicted: np.ndarray) -> float:
     """Compute the Dice coefficient of all classes but 0 together; 1 where there are none."""
-    both = np.sum((true == predicted) & (true > 0))
+    overlap = np.sum((true == predicted) & (true > 0))
     sizes = np.sum(true > 0) + np.sum(predicted > 0)
-    return float(2 * both / sizes) if sizes else 1.0
+    return float(2 * overlap / sizes) if sizes else 1.0

@@ -82,8 +82,8 @@ def read_client_score(score: str = "accuracy", *, is_selected: bool = False) -> 
             raise InputError(
                 f"{run.directory}: no client for the column '{column}'; its clients are {', '.join(names)}."
             )
-        of_client = [row for row in rows if row["client"] == name]
-        pairs = [(row[f"personal_{score}"], row[score]) for row in of_client]
+        client_rows = [row for row in rows if row["client"] == name]
+        pairs = [(row[f"personal_{score}"], row[score]) for row in client_rows]
         scores = [server if own in ("", None) else own for own, server in pairs]
         if any(value in ("", None) for value in scores):
             raise InputError(
@@ -119,11 +119,11 @@ def mean_class_loss(chosen: slice) -> LineValue:
 
     def value(line: Json) -> float:
         classes, present = line["classes"], line["cohort"]["is_present"]
-        of_clients = []
+        losses_of_clients = []
         for losses, counts, is_present in zip(classes["losses"], classes["counts"], present, strict=True):
             by_size = sorted((-count, loss) for loss, count in zip(losses, counts, strict=True) if count)
-            of_clients += [np.mean([loss for _, loss in by_size[chosen]])] * is_present
-        return float(np.mean(of_clients))
+            losses_of_clients += [np.mean([loss for _, loss in by_size[chosen]])] * is_present
+        return float(np.mean(losses_of_clients))
 
     return value
 
@@ -180,7 +180,7 @@ def _read_surfaces(measure_surface: Callable[[np.ndarray, np.ndarray], float]) -
             steps = np.array(line["landscape"]["steps"])
             distance = np.hypot(steps[:, None], steps)
             surfaces = np.array(line["landscape"]["clients"], float)[line["cohort"]["is_present"]]
-            means.append(float(np.mean([measure_surface(each, distance) for each in surfaces])))
+            means.append(float(np.mean([measure_surface(surface, distance) for surface in surfaces])))
         return means
 
     return measure

@@ -37,10 +37,10 @@ def to_markdown(
     """
     parts = [f"# {experiment.title}\n"]
     for measure in experiment.measures:
-        of_measure = [entry for entry in entries if entry.measure == measure]
-        parts.append(tabulate_measure(measure, of_measure))
+        measured = [entry for entry in entries if entry.measure == measure]
+        parts.append(tabulate_measure(measure, measured))
         if experiment.reference:
-            lower = list_lower(experiment.reference, of_measure)
+            lower = list_lower(experiment.reference, measured)
             texts = ", ".join(f"{entry.row} ({entry.column}: {gap:.1f})" for entry, gap in lower)
             parts.append(f"More than {_MARGIN:g} points below {experiment.reference}: {texts or 'none'}.\n")
     parts += [f"{text}\n" for text in [_describe_data(runs)] if text]
@@ -56,8 +56,8 @@ def to_markdown(
 
 def _describe_data(runs: Runs) -> str:
     """Describe the examples that the runs of each column are trained on and measured on."""
-    groups = [group.partition("/")[0] for each in runs.values() for group in data_usage.groups_of(each.final)]
-    known = [(column, "", each.partition) for (_, column), each in runs.items()]
+    groups = [group.partition("/")[0] for run in runs.values() for group in data_usage.groups_of(run.final)]
+    known = [(column, "", run.partition) for (_, column), run in runs.items()]
     return data_usage.describe_runs(known, list(dict.fromkeys(groups)))
 
 
@@ -88,7 +88,7 @@ def tabulate_measure(measure: str, entries: Sequence[Entry]) -> str:
     for row in dict.fromkeys(entry.row for entry in entries):
         cells = {entry.column: entry for entry in entries if entry.row == row}
         texts = [_format_entry(cells[column]) for column in columns]
-        lines.append([row, *(each[kind] for each in texts for kind in kinds)])
+        lines.append([row, *(text[kind] for text in texts for kind in kinds)])
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
@@ -105,14 +105,14 @@ def list_lower(reference: str, entries: Sequence[Entry]) -> list[tuple[Entry, fl
 
 def _format_entry(entry: Entry) -> dict[str, str]:
     """Write the texts of an entry; the mean with four digits, and its deviation to the same decimal place."""
-    here = "no result"
+    measured = "no result"
     if entry.mean is not None:
         decimals = max(0, 4 - len(f"{abs(entry.mean):.0f}"))
-        here = f"{entry.mean:.{decimals}f}" + ("" if entry.std is None else f" ± {entry.std:.{decimals}f}")
+        measured = f"{entry.mean:.{decimals}f}" + ("" if entry.std is None else f" ± {entry.std:.{decimals}f}")
     return {
         "paper": ("" if entry.printed is None else f"{entry.printed:g}")
         + ("" if entry.deviation is None else f" ± {entry.deviation:g}"),
-        "here": f"{here} ({entry.choice})" if entry.choice else here,
+        "here": f"{measured} ({entry.choice})" if entry.choice else measured,
         "difference": "" if entry.difference is None else f"{entry.difference:+.2f}",
     }
 

@@ -228,8 +228,8 @@ def draw(topic: Topic, rows: Sequence[Row]) -> Drawing:
         shown = [row for row in rows if row.panel == title]
         curves = make_curves(((row.curve, row.x or 0.0, row.seeds) for row in shown if row.seeds), names)
         refused = dict.fromkeys(row.curve for row in shown if row.status.startswith("refused:"))
-        which = "" if refused.keys() == {row.curve for row in shown} else f": {', '.join(refused)}"
-        x_label = f"{topic.x_label} (refused{which})" if refused else topic.x_label
+        refused_names = "" if refused.keys() == {row.curve for row in shown} else f": {', '.join(refused)}"
+        x_label = f"{topic.x_label} (refused{refused_names})" if refused else topic.x_label
         panels.append(Panel(title, x_label, ACCURACY, curves, topic.y_range, x_scale=topic.x_scale))
     drawing = plots.draw_view(View("", panels), across=len(ALGORITHMS), size=(2.7, 2.4))
     for axis in drawing.axes if topic.ticks else ():

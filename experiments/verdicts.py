@@ -69,11 +69,11 @@ def decide_all(differences: Sequence[Sequence[float]], margins: Sequence[float])
         differences: from each other method, one per seed; none if one of the two has not been run.
         margins: for each.
     """
-    known = [(each, margin) for each, margin in zip(differences, margins, strict=True) if each]
-    p_values = correct_by_holm([paired_p_value(each, [0.0] * len(each)) for each, _ in known])
+    known = [(values, margin) for values, margin in zip(differences, margins, strict=True) if values]
+    p_values = correct_by_holm([paired_p_value(values, [0.0] * len(values)) for values, _ in known])
     verdicts = []
-    for (each, margin), p in zip(known, p_values, strict=True):
-        difference = Interval.of(each)
+    for (values, margin), p in zip(known, p_values, strict=True):
+        difference = Interval.of(values)
         verdicts.append(decide(difference, margin))
         if verdicts[-1] == FAILS and (p < _LEVEL or _is_negligible(difference, margin)):
             return FAILS
@@ -177,7 +177,7 @@ def _summarize(line: Line) -> tuple[str, str, str]:
 
 def _to_cells(line: Line) -> tuple:
     numbers = [f"{x:.6g}" for x in line.difference or ()] or ["", ""]
-    sides = [f"{side.mean:.6g}" for side in (line.method, line.other) if side] or ["", ""]
+    sides = [f"{interval.mean:.6g}" for interval in (line.method, line.other) if interval] or ["", ""]
     return line.text, line.source, line.verdict, line.quantity.title, *numbers, *sides
 
 
@@ -214,8 +214,8 @@ def _list_choices(rates: Sequence[str], entries: Sequence[Entry]) -> str:
     for entry in entries:
         chosen[entry.row][entry.column] = entry.choice if entry.seeds else "failed"
     text = "; ".join(f"{row} {', '.join(choices.values())}" for row, choices in chosen.items())
-    at_end = [row for row, choices in chosen.items() if {rates[0], rates[-1]} & set(choices.values())]
-    note = f" At an end of those tried, so that a better one may lie beyond: {', '.join(at_end)}." if at_end else ""
+    extreme = [row for row, choices in chosen.items() if {rates[0], rates[-1]} & set(choices.values())]
+    note = f" At an end of those tried, so that a better one may lie beyond: {', '.join(extreme)}." if extreme else ""
     return f"Learning rates chosen: {text}.{note}"
 
 

@@ -181,19 +181,19 @@ class Sent(NamedTuple):
     Args:
         update: The update as the server decodes it.
         memory: New value of the client's memory of this stage.
-        side: Numbers that are summed over the clients present and passed to the stage's `receive`.
+        statistics: Numbers that are summed over the clients present and passed to the stage's `receive`.
     """
 
     update: Variables
     memory: PyTree = ()
-    side: Mapping[str, Array] = MappingProxyType({})
+    statistics: Mapping[str, Array] = MappingProxyType({})
 
 
 class ReceiveView(NamedTuple):
     """Information that the server has when a stage of the uplink acts on the combined update."""
 
     server: ServerView
-    side: Named  # the sums of `Sent.side` over the clients present
+    statistics: Named  # the sums of `Sent.statistics` over the clients present
     state: PyTree  # the state of the stage
     key: Key  # of (seed, round, stage), independent of all keys of clients
     num_clients: int  # all clients of the run, with training examples or without

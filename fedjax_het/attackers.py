@@ -60,10 +60,10 @@ def is_attacker(client: Array | Any, num_clients: int, options: Attackers) -> Ar
     if "clients" in options or not ids.size:
         return jnp.any(jnp.asarray(client)[..., None] == jnp.asarray(ids, jnp.int32), axis=-1)
     with jax.ensure_compile_time_eval():
-        draws = np.asarray(jax.vmap(lambda each: _draw(options, each))(jnp.asarray(ids)))
+        draws = np.asarray(jax.vmap(lambda client_id: _draw(options, client_id))(jnp.asarray(ids)))
     last = np.lexsort((ids, draws))[-1]  # the attackers are those who draw no more than this one
     client = jnp.asarray(client)
-    draw = jax.vmap(lambda each: _draw(options, each))(client.ravel()).reshape(client.shape)
+    draw = jax.vmap(lambda number: _draw(options, number))(client.ravel()).reshape(client.shape)
     return (draw < draws[last]) | ((draw == draws[last]) & (client <= ids[last]))
 
 

@@ -33,7 +33,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
     The abbreviation of a name of several words is similar to it: "lr" to "learning_rate".
     """
     known = sorted(known)
-    close = [each for each in known if name and abbreviate(each) == name] or difflib.get_close_matches(
+    close = [candidate for candidate in known if name and abbreviate(candidate) == name] or difflib.get_close_matches(
         name, known, 1, 0.5
     )
     if close and len(known) > _MAX_NAMES:

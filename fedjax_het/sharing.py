@@ -184,7 +184,7 @@ def _describe_empty_choice(sharing: Sharing, owners: Mapping[str, type | None], 
 
 
 def _sorted_names(classes: Iterable[type]) -> list[str]:
-    return sorted(each.__name__ for each in classes)
+    return sorted(kind.__name__ for kind in classes)
 
 
 def _owner(path: str, layers: Mapping[str, type]) -> type | None:

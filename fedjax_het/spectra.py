@@ -110,8 +110,8 @@ def _low_waves(images: Array, band: SquareBand) -> tuple[np.ndarray, np.ndarray]
 def _transform(images: Array, rows: np.ndarray, columns: np.ndarray) -> Array:
     """The frequencies of these waves, [batch, row, column, channel]."""
     along = _multiply("jvw,nhwc->jnhvc", columns, images)
-    both = _multiply("kgh,jnhvc->kjngvc", rows, along)
-    return jax.lax.complex(both[0, 0] - both[1, 1], both[0, 1] + both[1, 0])
+    products = _multiply("kgh,jnhvc->kjngvc", rows, along)
+    return jax.lax.complex(products[0, 0] - products[1, 1], products[0, 1] + products[1, 0])
 
 
 def _invert(transform: Array, rows: np.ndarray, columns: np.ndarray) -> Array:
@@ -119,8 +119,8 @@ def _invert(transform: Array, rows: np.ndarray, columns: np.ndarray) -> Array:
     # Re IDFT(z) = Re DFT(conj z) / size.
     parts = jnp.stack([transform.real, -transform.imag])
     rows, columns = (waves / waves.shape[2] for waves in (rows, columns))
-    both = _multiply("kvw,jnhvc->kjnhwc", columns, parts)
-    along = jnp.stack([both[0, 0] - both[1, 1], -both[0, 1] - both[1, 0]])
+    products = _multiply("kvw,jnhvc->kjnhwc", columns, parts)
+    along = jnp.stack([products[0, 0] - products[1, 1], -products[0, 1] - products[1, 0]])
     return _multiply("kgh,kngwc->nhwc", rows, along)
 
 

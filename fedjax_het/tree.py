@@ -110,10 +110,10 @@ def sum_over_blocks(function: Callable[..., Array], size: int, *rows: Array, mul
     def add_block(index: Array, total: Array) -> Array:
         begin = jnp.minimum(index * width, num_columns - width)
         is_new = begin + jnp.arange(width) >= index * width
-        parts = (jax.lax.dynamic_slice_in_dim(each, begin, width, axis=1) for each in rows)
+        parts = (jax.lax.dynamic_slice_in_dim(matrix, begin, width, axis=1) for matrix in rows)
         return total + function(*(jnp.where(is_new, part, jnp.zeros_like(part)) for part in parts))
 
-    blocks = [jax.ShapeDtypeStruct((len(each), width), each.dtype) for each in rows]
+    blocks = [jax.ShapeDtypeStruct((len(matrix), width), matrix.dtype) for matrix in rows]
     result = jax.eval_shape(function, *blocks)
     return jax.lax.fori_loop(0, num_blocks, add_block, jnp.zeros(result.shape, result.dtype))
 

@@ -37,19 +37,19 @@ class Rows(NamedTuple):
     index: Int[HostArray, "*clients capacity"]
     count: Int[HostArray, "*clients"]
 
-    def even_batch_size(self, most: int) -> HostArray:
+    def even_batch_size(self, max_size: int) -> HostArray:
         """The size of batches that divide the examples evenly among as few batches as possible.
 
         The batches of a client follow from its number of examples, and none is much smaller than the others, which
         matters where a network normalizes by its batch.
 
         Args:
-            most: The most examples per batch.
+            max_size: The maximum number of examples per batch.
 
         Returns:
             Examples per batch, of the shape of `count`; 0 where there are none.
         """
-        num_batches = -(-self.count // most)
+        num_batches = -(-self.count // max_size)
         return -(-self.count // (num_batches + (num_batches == 0)))
 
 

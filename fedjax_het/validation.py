@@ -51,7 +51,7 @@ class Range:
 
     def __contains__(self, value: Any) -> bool:
         if isinstance(value, np.ndarray | jax.Array):
-            return all(each in self for each in np.asarray(value).ravel().tolist())
+            return all(entry in self for entry in np.asarray(value).ravel().tolist())
         if isinstance(value, bool | np.bool_) or not isinstance(value, Integral if self.is_whole else Real):
             return False
         value = value if isinstance(value, int) else float(value)
@@ -133,10 +133,10 @@ def _without_constraints(function: Callable[..., Any]) -> inspect.Signature:
     """The signature for people: `rounds: int` in place of `rounds: Annotated[int, Range(...)]`."""
     signature, kinds = inspect.signature(function), typing.get_type_hints(function)
     arguments = []
-    for each in signature.parameters.values():
-        kind = kinds.get(each.name, each.annotation)
+    for parameter in signature.parameters.values():
+        kind = kinds.get(parameter.name, parameter.annotation)
         is_unpacked = typing.get_origin(kind) is typing.Unpack
-        arguments.append(each.replace(annotation=typing.get_args(kind)[0] if is_unpacked else kind))
+        arguments.append(parameter.replace(annotation=typing.get_args(kind)[0] if is_unpacked else kind))
     return signature.replace(parameters=arguments, return_annotation=kinds.get("return", signature.return_annotation))
 
 
@@ -232,11 +232,11 @@ def may_be_nonzero(value: Any) -> bool:
 def unknown_option(value: Any, kind: Any) -> str:
     """A sentence about text that is none of an annotation's names, with the nearest of them; "" where it is fine."""
     kinds = alternatives(kind)
-    names = [name for one in kinds if typing.get_origin(one) is Literal for name in typing.get_args(one)]
+    names = [name for member in kinds if typing.get_origin(member) is Literal for name in typing.get_args(member)]
     names = [name for name in names if isinstance(name, str)]
     if not isinstance(value, str) or not names or not _mismatch(value, kind):
         return ""
-    others = [_mismatch(object(), one) for one in kinds if typing.get_origin(one) is not Literal]
+    others = [_mismatch(object(), member) for member in kinds if typing.get_origin(member) is not Literal]
     hint = f" Or give {' or '.join(others)}." if others else ""
     return f"unknown option {shorten(value)}. {nearest(value, names)}{hint}"
 
@@ -250,8 +250,8 @@ def _mismatch(value: Any, kind: Any) -> str:
     """A phrase for the values that the annotation allows, where this one is not among them; else nothing."""
     if isinstance(value, jax.core.Tracer):
         return ""
-    kinds = sorted(alternatives(kind), key=lambda one: not _is_constrained(one))
-    expected = [_mismatch_one(value, one) for one in kinds]
+    kinds = sorted(alternatives(kind), key=lambda member: not _is_constrained(member))
+    expected = [_mismatch_one(value, member) for member in kinds]
     return "" if "" in expected else " or ".join(dict.fromkeys(expected))
 
 
@@ -281,7 +281,7 @@ def _mismatch_in_sequence(value: Any, origin: type, inner: tuple[Any, ...]) -> s
         entries = f"{len(inner)} entries" if is_fixed else "entries"
         return f"a list with {entries}, each {_mismatch(object(), inner[0])}"
     kinds = inner if is_fixed else inner[:1] * len(value)
-    for one, its_kind in zip(value, kinds, strict=True):
-        if expected := _mismatch(one, its_kind):
+    for entry, entry_kind in zip(value, kinds, strict=True):
+        if expected := _mismatch(entry, entry_kind):
             return f"a list in which each is {expected}"
     return ""

@@ -111,7 +111,7 @@ def test_every_number_that_a_user_sets_has_a_range(name, factory):
         (projected, "width", 0),
         (functools.partial(SCHEDULES["steps"], (3,)), "factor", INFINITY),
         (SCHEDULES["exponential"], "factor", INFINITY),
-        (SCHEDULES["steps"], "at", (0, 3)),
+        (SCHEDULES["steps"], "milestones", (0, 3)),
         (SCHEDULES["warm_up"], "first", NAN),
         (functools.partial(MODELS["mlp"], 3), "hidden", (8, 10**30)),
         (functools.partial(MODELS["mlp"], 3), "width", NAN),

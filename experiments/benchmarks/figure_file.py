@@ -41,8 +41,8 @@ class FigureFile:
 
     def missing(self, part: str, names: Iterable[str]) -> list[str]:
         """The names that have no record in the part yet."""
-        there = {record["name"] for record in self.records if record["part"] == part}
-        return [name for name in names if name not in there]
+        recorded = {record["name"] for record in self.records if record["part"] == part}
+        return [name for name in names if name not in recorded]
 
     def _write(self) -> None:
         if self._path:

@@ -35,8 +35,8 @@ class Discrepancy(NamedTuple):
 
 
 def measure_discrepancy(update: np.ndarray, loss: float, our_update: np.ndarray, our_loss: float) -> Discrepancy:
-    norm, ours, apart = (float(np.linalg.norm(each)) for each in (update, our_update, update - our_update))
-    return Discrepancy(abs(norm / ours - 1), abs(loss / our_loss - 1), apart / ours)
+    norm, ours, difference = (float(np.linalg.norm(array)) for array in (update, our_update, update - our_update))
+    return Discrepancy(abs(norm / ours - 1), abs(loss / our_loss - 1), difference / ours)
 
 
 @dataclass

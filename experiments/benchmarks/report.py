@@ -74,7 +74,7 @@ def make_remarks(measurements: Measurements, rules: BenchmarkRules) -> list[str]
         if measurement.gap is not None and not measurement.gap.is_small:
             remarks.append(
                 f"{name} (!): not comparable, its first round had another result; relative differences to fedjax_het: "
-                + ", ".join(f"{what} {gap:.1e}" for what, gap in measurement.gap._asdict().items())
+                + ", ".join(f"{quantity} {gap:.1e}" for quantity, gap in measurement.gap._asdict().items())
             )
     if rules.rounds < DEFAULT_RULES.rounds or rules.warmup < DEFAULT_RULES.warmup:
         remarks.append(

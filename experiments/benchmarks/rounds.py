@@ -54,9 +54,9 @@ def parse_command(argv: Sequence[str]) -> Command:
     parser.add_argument("--clients", type=int, default=0, help="fewer clients, for a trial")
     parser.add_argument("--examples", type=int, default=0, help="fewer examples per client, for a trial")
     flags = parser.parse_args(list(argv))
-    for name, least in {"rounds": 1, "warmup": 0, "clients": 0, "examples": 0}.items():
-        if getattr(flags, name) < least:
-            raise InputError(f"--{name}: must be {least} or more, not {getattr(flags, name)}.")
+    for name, lowest in {"rounds": 1, "warmup": 0, "clients": 0, "examples": 0}.items():
+        if getattr(flags, name) < lowest:
+            raise InputError(f"--{name}: must be {lowest} or more, not {getattr(flags, name)}.")
     if flags.layout:
         parse_layout(flags.layout)
     rules = BenchmarkRules(

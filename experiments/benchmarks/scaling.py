@@ -40,7 +40,7 @@ class Study(NamedTuple):
             {**self.fixed, self.varied: value, "algorithm": name} for name in self.algorithms for value in values
         ]
         # The cohort is the whole population unless the study says otherwise.
-        return [Point(**{"population": each["cohort"]} | each) for each in fields]
+        return [Point(**{"population": point["cohort"]} | point) for point in fields]
 
 
 _POWERS_OF_TEN = tuple(10**power for power in range(7))
@@ -81,9 +81,9 @@ def run_studies(studies: Sequence[str], out: Path, largest: int | None) -> int:
                 continue
             print(f"  {measured['seconds_median']:9.4f} s per round  {measured['peak_rss_mb']:8.0f} MB", flush=True)
             records.append({"study": name} | measured)
-            json_files.write(out / "scaling.csv", json_files.to_csv(records[0], (each.values() for each in records)))
-        if of_study := [record for record in records if record["study"] == name]:
-            plots.write_drawing(out / f"{name}.png", _draw, STUDIES[name], of_study)
+            json_files.write(out / "scaling.csv", json_files.to_csv(records[0], (point.values() for point in records)))
+        if study_records := [record for record in records if record["study"] == name]:
+            plots.write_drawing(out / f"{name}.png", _draw, STUDIES[name], study_records)
     return status
 
 
@@ -107,7 +107,7 @@ def _draw(study: Study, records: Sequence[Mapping[str, Any]]) -> plots.Drawing:
         curves = []
         for i, name in enumerate(dict.fromkeys(record["algorithm"] for record in records)):
             own = [record for record in records if record["algorithm"] == name]
-            x, y = ([record[each] for record in own] for each in (study.varied, key))
+            x, y = ([record[column] for record in own] for column in (study.varied, key))
             curves.append(Curve(name, i, x, y))
         is_flat = study.is_flat or key != "seconds_median"
         first, last = (end((record[study.varied], record[key]) for record in records) for end in (min, max))

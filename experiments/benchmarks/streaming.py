@@ -87,10 +87,10 @@ def are_equal(states: Sequence[State]) -> bool:
 
 
 def print_report(seconds: dict[str, list[float]], peaks: dict[str, int]) -> None:
-    print(f"{'':16s} {'seconds per round':>17s} {'least':>8s} {'most':>8s} {'MB on a device':>17s}")
+    print(f"{'':16s} {'seconds per round':>17s} {'lowest':>8s} {'highest':>8s} {'MB on a device':>17s}")
     for name, times in seconds.items():
-        least, most = min(times), max(times)
-        print(f"{name:16s} {np.median(times):17.4f} {least:8.4f} {most:8.4f} {peaks[name] / 1e6:15.1f}")
+        lowest, highest = min(times), max(times)
+        print(f"{name:16s} {np.median(times):17.4f} {lowest:8.4f} {highest:8.4f} {peaks[name] / 1e6:15.1f}")
 
 
 @with_exit_status()

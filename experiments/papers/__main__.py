@@ -50,7 +50,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def reproduce(
-    experiment: Experiment, scale: str, data: Sequence[str], common: Settings, workdir: Path, what: str
+    experiment: Experiment, scale: str, data: Sequence[str], common: Settings, workdir: Path, name: str
 ) -> tuple[bool, str]:
     """Train the runs that are not finished, and write the comparison.
 
@@ -60,7 +60,7 @@ def reproduce(
         data: the values of --data.
         common: the user's settings for all runs.
         workdir: the folder of runs and results.
-        what: the name of the experiment.
+        name: the name of the experiment.
 
     Returns:
         (whether all runs are done, the comparison as Markdown).
@@ -69,7 +69,7 @@ def reproduce(
         InputError: The scale, the data or the settings cannot be used.
     """
     if scale not in experiment.scales:
-        raise InputError(f"--scale={scale}: '{what}' exists at {', '.join(experiment.scales)}. Choose one of these.")
+        raise InputError(f"--scale={scale}: '{name}' exists at {', '.join(experiment.scales)}. Choose one of these.")
     paths = parse_paths(experiment.scales[scale].data, data)
     if (weights := experiment.scales[scale].pretrained) and PRETRAINED not in common:
         raise InputError(
@@ -83,13 +83,13 @@ def reproduce(
     def write() -> tuple[bool, str]:
         entries, runs = runner.read_entries(), runner.read_runs()
         text = to_markdown(experiment, scale, entries, common, runner.failed, runs)
-        json_files.write(workdir / f"{what}-{scale}.md", text)
-        json_files.write(workdir / f"{what}-{scale}.csv", to_csv(entries))
+        json_files.write(workdir / f"{name}-{scale}.md", text)
+        json_files.write(workdir / f"{name}-{scale}.csv", to_csv(entries))
         return all(entry.seeds for entry in entries), text
 
     runner.train(write)
     if experiment.draw:
-        path = workdir / f"{what}-{scale}.png"
+        path = workdir / f"{name}-{scale}.png"
         plots.write_drawing(path, experiment.draw, runner.read_entries(), runner.read_runs())
     return write()
 

@@ -131,7 +131,8 @@ def _make_cpu_scale(rounds: int, epochs: str) -> Scale:
         f"trained before, {rounds} rounds {epochs}, plain SGD at .05 in batches of 32, one seed"
     )
     needed = {"pacs": "the folder with an .npz file of images a domain"}
-    common = _SMALL | {"rounds": str(rounds), "algorithm.learning_rate_schedule.at": str((round(0.8 * rounds),))}
+    milestones = str((round(0.8 * rounds),))
+    common = _SMALL | {"rounds": str(rounds), "algorithm.learning_rate_schedule.milestones": milestones}
     return Scale("pacs:fedrd", common, _PACS, words, needed)
 
 
@@ -161,7 +162,7 @@ PACS_EXPERIMENTS = {
     ),
     "table4": _make_experiment(
         "FedRD, Table 4: local epochs, PACS, accuracy on the domain left out, %",
-        {f"E={e} {name}": {**of, "algorithm.epochs": e} for e in ("1", "5", "10") for name, of in TWO_METHODS.items()},
+        {f"E={e} {name}": {**m, "algorithm.epochs": e} for e in ("1", "5", "10") for name, m in TWO_METHODS.items()},
         {"cpu": _make_cpu_scale(12, "for 40"), "paper": _PAPER},
         """
         E=1 FedAvg   83.23 ± 0.31  52.83 ± 0.25  60.20 ± 0.71  71.37 ± 0.88  66.91 ± 0.25
@@ -224,7 +225,7 @@ PACS_EXPERIMENTS = {
     ),
 }
 PACS_EXPERIMENTS = {
-    name: each._replace(caveats=(*each.caveats, SUBSAMPLING)) for name, each in PACS_EXPERIMENTS.items()
+    name: entry._replace(caveats=(*entry.caveats, SUBSAMPLING)) for name, entry in PACS_EXPERIMENTS.items()
 }
 PACS_EXPERIMENTS["table2-resnet50"] = _with_resnet50(PACS_EXPERIMENTS["table2"])
 PACS_EXPERIMENTS["fig4a"] = _with_resnet50(PACS_EXPERIMENTS.pop("fig4a"))

@@ -51,13 +51,13 @@ def make_experiment(num_clients: str, batch_size: str, printed: str) -> Experime
         printed: the printed values.
     """
     settings = {"data.num_clients": num_clients, "algorithm.batch_size": batch_size}
-    of_smoke = {"data.num_clients": "5", "algorithm.learning_rate_schedule.name": "exponential"}
+    smoke = {"data.num_clients": "5", "algorithm.learning_rate_schedule.name": "exponential"}
     return Experiment(
         title=f"FL-Simulator, CIFAR-10, ten of {num_clients} clients a round: test accuracy, %",
         rows=METHODS,
         measures={"accuracy": read_final("test/accuracy")},
         scales={
-            "smoke": make_smoke_scale({"Dir 0.6": _PARTITIONS["Dir 0.6"]}, {**settings, **of_smoke}),
+            "smoke": make_smoke_scale({"Dir 0.6": _PARTITIONS["Dir 0.6"]}, {**settings, **smoke}),
             "cpu": Scale(
                 "cifar10:fl_simulator",
                 {**_CPU, **settings},

@@ -177,8 +177,8 @@ _UNSTATED = (
     NETWORKS,
 )
 FIGURE_4 = {
-    f"fig4-{what}": Experiment(
-        title=f"HarmoFL, Fig. 4: {what}, test images with true and predicted outlines",
+    f"fig4-{task}": Experiment(
+        title=f"HarmoFL, Fig. 4: {task}, test images with true and predicted outlines",
         rows=MAIN_METHODS,
         measures={
             "Dice of clients' own test images, %": read_mean_client_score("dice"),
@@ -190,7 +190,7 @@ FIGURE_4 = {
         draw=plot_segmentations,
         caveats=(*_UNSTATED, unstated),
     )
-    for what, scales, unstated in (
+    for task, scales, unstated in (
         ("nuclei", NUCLEI_SCALES, NUCLEI_UNSTATED),
         ("prostate", PROSTATE_SCALES, PROSTATE_UNSTATED),
     )

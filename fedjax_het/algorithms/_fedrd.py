@@ -90,8 +90,8 @@ def fedrd(
         NeurIPS 2025; code Kailee-WANG/NeurIPS25-FedRD.
     """
     if not debiased:
-        of_term = {"lambda_every": lambda_every, "divergence": divergence, "normalise": normalise}
-        refuse_without_effect(fedrd, "with debiased=False", few_shot_share=few_shot_share, **of_term)
+        term_options = {"lambda_every": lambda_every, "divergence": divergence, "normalise": normalise}
+        refuse_without_effect(fedrd, "with debiased=False", few_shot_share=few_shot_share, **term_options)
     if not guided:
         refuse_without_effect(fedrd, "with guided=False", layer=layer, distance=distance, examples=examples)
     settings: Training = training if training.get("steps") else {"epochs": 5} | training

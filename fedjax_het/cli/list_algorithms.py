@@ -88,8 +88,8 @@ def _describe_communication(name: str, text: str) -> list[str]:
         text += f" (FedAvg: {parse_docstring(ALGORITHMS['fedavg']).communication.partition('. ')[0]}.)"
     federation = data.toy(num_clients=3, image=(12, 12, 1), valid_fraction=0.2)
     ratio = measure_traffic(ALGORITHMS[name], federation) / measure_traffic(ALGORITHMS["fedavg"], federation)
-    of = "per client and round, bytes down and up of a small convolutional network with batch norm"
-    return [text[:1].upper() + text[1:], f"{ratio:.2f} times FedAvg's traffic: {of}."]
+    unit = "per client and round, bytes down and up of a small convolutional network with batch norm"
+    return [text[:1].upper() + text[1:], f"{ratio:.2f} times FedAvg's traffic: {unit}."]
 
 
 def _print_paragraphs(paragraphs: Iterable[str]) -> None:
@@ -110,7 +110,7 @@ def _print_formula(lines: Iterable[str]) -> None:
 def _print_options(options: Mapping[str, calls.Setting], descriptions: Mapping[str, str], prefix: str = "") -> None:
     """Print each option with its default and description; those of a nested table follow it, "aggregation.scope"."""
     for name, option in options.items():
-        value = f"as in the run (config.{option.of_run})" if option.of_run else repr(option.default)
+        value = f"as in the run (config.{option.run_setting})" if option.run_setting else repr(option.default)
         _print_wrapped(f"{prefix}{name}" + (" = " + value if option.table is None else ""), "  ", "      ")
         _print_wrapped(descriptions.get(name, ""), "      ", "      ")
         if option.table is not None and option.function is not None:

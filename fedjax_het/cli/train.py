@@ -120,13 +120,13 @@ def train_together(runs: Sequence[Run], resolved: Mapping[str, Any], processes: 
         if processes.is_first:
             trackers.check(trackers.names(first["live"]))
         parts = build.build_parts(first, resolved, processes)
-        runs = [each._replace(settings=build.resolve_auto(each.settings, parts.federation, resolved)) for each in runs]
-        for each in runs:
-            each.directory.check_settings(each.settings)
-            each.directory.check_partition(parts.federation.fingerprint)
+        runs = [run._replace(settings=build.resolve_auto(run.settings, parts.federation, resolved)) for run in runs]
+        for run in runs:
+            run.directory.check_settings(run.settings)
+            run.directory.check_partition(parts.federation.fingerprint)
     _check_equal(processes, "partition", parts.federation.fingerprint)
-    all_settings = [each.settings for each in runs]
-    names = [each.directory.path.name for each in runs] if len(runs) > 1 else []
+    all_settings = [run.settings for run in runs]
+    names = [run.directory.path.name for run in runs] if len(runs) > 1 else []
     if resolved and (not parts.resolved or resolved.get("beside", []) != names):
         print(_NOT_BITWISE)
     dataset_table.print_dataset(parts.dataset)
@@ -141,12 +141,12 @@ def train_together(runs: Sequence[Run], resolved: Mapping[str, Any], processes: 
     # -> loop
     with contextlib.ExitStack() as stack:
         stack.enter_context(report_full_disk(directory.path))
-        for each in runs:
-            stack.enter_context(each.directory.lock(processes))
+        for run in runs:
+            stack.enter_context(run.directory.lock(processes))
         recorders = [
             RunRecorder(
-                each.directory,
-                each.settings,
+                run.directory,
+                run.settings,
                 resolved,
                 parts.federation,
                 simulation.cost,
@@ -154,7 +154,7 @@ def train_together(runs: Sequence[Run], resolved: Mapping[str, Any], processes: 
                 beside=(i, len(runs)),
                 processes=processes,
             )
-            for i, each in enumerate(runs)
+            for i, run in enumerate(runs)
         ]
         TrainingLoop(simulation, recorders, processes).run()
 

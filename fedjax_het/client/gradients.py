@@ -117,8 +117,8 @@ def dynamic_gradient(
         num_examples = jnp.maximum(view.data.train.count, 1)
         own_alpha = alpha if mean_examples is None else alpha * mean_examples / num_examples
         history, start, own = (
-            tree.partition_like(each, view.received.shared["params"])[1]
-            for each in (view.memory["displacement"], view.start["params"], params)
+            tree.partition_like(variables, view.received.shared["params"])[1]
+            for variables in (view.memory["displacement"], view.start["params"], params)
         )
         if clip is None:
             return loss_and_state, _add_scaled(step, own_alpha, tree.add(history, tree.subtract(own, start)))

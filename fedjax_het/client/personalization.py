@@ -167,7 +167,7 @@ def mixture_training(
         alpha, factor = own.alpha, rate(1.0, schedule, view)
         v, v_state = tree.split_params(own.model)
         (loss, new_state), gradient = problem.value_and_grad(params, state, batch, view, key)
-        step, of_common = optimizer.update(gradient, own.common_optimizer, params)
+        step, common_state = optimizer.update(gradient, own.common_optimizer, params)
         step = tree.scale(factor, step)
         after = optax.apply_updates(params, step)
         partner = {"params": after, **new_state} if order == "after" else {"params": params, **state}
@@ -178,12 +178,12 @@ def mixture_training(
                 w_params, w_state = tree.split_params(_mixed(alpha, *models))
                 forward = problem.forward(w_params, w_state, batch, view, key)
             else:
-                forward, other = (problem.forward(*tree.split_params(each), batch, view, key) for each in models)
+                forward, other = (problem.forward(*tree.split_params(model), batch, view, key) for model in models)
                 forward = forward._replace(outputs=_mixed(alpha, forward.outputs, other.outputs))
             return sum((term(forward) for term in problem.objective), jnp.zeros(())), forward.state
 
         gradients, mixed_state = jax.grad(mixture_loss, (0, 1, 2), has_aux=True)(v, partner["params"], alpha)
-        v_step, of_own = optimizer.update(gradients[0], own.optimizer, v)
+        v_step, own_state = optimizer.update(gradients[0], own.optimizer, v)
         v_after = optax.apply_updates(v, tree.scale(factor, v_step))
         slope = gradients[2]
         if alpha_rule == "released":
@@ -195,7 +195,7 @@ def mixture_training(
             slope = sum(jax.tree.leaves(products), 0.02 * alpha)
         moved = jnp.clip(alpha - alpha_rate * factor * slope, 0, 1)
         alpha = jnp.where(carried["is_first"], moved, alpha).astype(alpha.dtype)
-        own = MixedModel({"params": v_after, **mixed_state}, alpha, of_own, of_common)
+        own = MixedModel({"params": v_after, **mixed_state}, alpha, own_state, common_state)
         return ((loss, new_state), tree.scale(-1.0, step)), {"own": own, "is_first": jnp.zeros((), bool)}
 
     return StatefulGradientRule(init, update)

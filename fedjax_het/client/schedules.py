@@ -48,21 +48,21 @@ def constant() -> None:
 
 
 @validate_arguments
-def steps(at: Sequence[Count], factor: NonNegative = 0.1) -> Schedule:
-    """Multiply by `factor` at each round in `at`, like PyTorch's MultiStepLR with one epoch per round.
+def steps(milestones: Sequence[Count], factor: NonNegative = 0.1) -> Schedule:
+    """Multiply by `factor` at each milestone, like PyTorch's MultiStepLR with one epoch per round.
 
     FedRD and FedGA: a tenth after 80 % of the rounds, steps((32,)) for 40 rounds.
 
     Args:
-        at: Rounds in ascending order.
-        factor: Factor that is applied at each of them.
+        milestones: Rounds in ascending order.
+        factor: Factor that is applied at each milestone.
 
     Raises:
         InputError: Rounds below 1 or not in ascending order, or a negative factor.
     """
-    if len(at) == 0 or list(at) != sorted(set(at)):
-        raise InputError(f"at: rounds of 1 and more, each later than the one before, not {tuple(at)}.")
-    return optax.piecewise_constant_schedule(1.0, dict.fromkeys(at, factor))
+    if len(milestones) == 0 or list(milestones) != sorted(set(milestones)):
+        raise InputError(f"milestones: expected rounds of at least 1 in ascending order, got {tuple(milestones)}.")
+    return optax.piecewise_constant_schedule(1.0, dict.fromkeys(milestones, factor))
 
 
 @validate_arguments

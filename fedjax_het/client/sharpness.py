@@ -164,5 +164,5 @@ def differentiate_task(
     (loss, new_state), gradient = problem.value_and_grad(params, state, batch, view, key, _TASK)
     if len(problem.objective) == 1:
         return (loss, new_state), gradient, None
-    (more, _), added = problem.value_and_grad(params, state, batch, view, key, _ADDED)
-    return (loss + more, new_state), gradient, added
+    (added_loss, _), added = problem.value_and_grad(params, state, batch, view, key, _ADDED)
+    return (loss + added_loss, new_state), gradient, added

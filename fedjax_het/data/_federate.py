@@ -151,7 +151,7 @@ def _check_shared_examples(partition: Partition, fractions: Fractions, unseen_cl
         "client_test_fraction": fractions.client_test,
         "unseen_clients": unseen_clients,
     }
-    if isinstance(partition, ResamplingPartition) and (name := next((name for name, each in held.items() if each), "")):
+    if isinstance(partition, ResamplingPartition) and (name := next((name for name, x in held.items() if x), "")):
         raise InputError(
             f"{name}: clients of this partition share examples, so what one holds out another trains on. Set it to 0, "
             "and measure on the common test set."
@@ -191,6 +191,6 @@ def _name_clients(dataset: Dataset, parts: list[np.ndarray]) -> list[str]:
     owned = [np.unique(dataset.domains[part]) for part in parts]
     if len(dataset.domain_names) == 1 or any(len(domains) != 1 for domains in owned):
         return [f"client_{i:0{digits}d}" for i in range(len(parts))]
-    domains = [dataset.domain_names[int(each[0])] for each in owned]
+    domains = [dataset.domain_names[int(codes[0])] for codes in owned]
     numbers = {domain: iter(range(num)) for domain, num in Counter(domains).items() if num > 1}
     return [f"{domain}_{next(numbers[domain])}" if domain in numbers else domain for domain in domains]

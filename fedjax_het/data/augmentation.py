@@ -91,8 +91,8 @@ def images(
 
 def _apply_to_batches(transforms: Sequence[Transform], needs_color: bool) -> Augmentation:
     def transform(key: Key, image: Array, mask: Array | None) -> tuple[Array, Array | None]:
-        for number, each in enumerate(transforms):
-            image, mask = each(jax.random.fold_in(key, number), image, mask)
+        for number, apply in enumerate(transforms):
+            image, mask = apply(jax.random.fold_in(key, number), image, mask)
         return image, mask
 
     def augment(key: Key, inputs: Array, labels: Array) -> tuple[Array, Array]:

@@ -120,9 +120,9 @@ class Dataset:
                     f"{self.name}: {num} inputs but {field} of shape {given}, not {shape}. Give every "
                     f"{('position' if self.has_tokens else 'pixel') if is_dense else 'example'} one."
                 )
-        if (both := self.is_valid & self.is_test).any():
+        if (overlap := self.is_valid & self.is_test).any():
             raise InputError(
-                f"{self.name}: example {int(np.argmax(both))} is in validation and test. Leave it in one of them."
+                f"{self.name}: example {int(np.argmax(overlap))} is in validation and test. Leave it in one of them."
             )
 
     def _check_inputs(self) -> None:

@@ -122,10 +122,10 @@ class Federation:
 
     def _count_classes(self, rows: Rows) -> np.ndarray:
         positions = [index[:count] for index, count in zip(rows.index, rows.count, strict=True)]
-        every_label = self.examples.labels
-        every_label = (every_label > 0).astype(np.int32) if are_times(every_label) else every_label
-        labels = [every_label[each].reshape(-1) for each in positions]
-        return np.stack([np.bincount(each[each >= 0], minlength=self.num_classes) for each in labels])
+        all_labels = self.examples.labels
+        all_labels = (all_labels > 0).astype(np.int32) if are_times(all_labels) else all_labels
+        labels = [all_labels[part].reshape(-1) for part in positions]
+        return np.stack([np.bincount(values[values >= 0], minlength=self.num_classes) for values in labels])
 
     def _tables(self) -> list[tuple[str, Rows]]:
         tables = [

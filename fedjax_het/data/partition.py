@@ -68,7 +68,7 @@ def dirichlet(alpha: Positive, equal_sizes: bool = False, min_examples: CountOrZ
 def _draw_class_shares(supplies: np.ndarray, num_clients: int, alpha: float, rng: np.random.Generator) -> np.ndarray:
     """[client, class] numbers of examples, by sampling the client shares of each class."""
     shares = rounding.sample_dirichlet(alpha, (len(supplies), num_clients), rng)
-    columns = [rounding.round_preserving_sum(*each, rng.random()) for each in zip(shares, supplies, strict=True)]
+    columns = [rounding.round_preserving_sum(*column, rng.random()) for column in zip(shares, supplies, strict=True)]
     return np.stack(columns, axis=1)
 
 
@@ -222,7 +222,7 @@ def within_domains(inner: Partition) -> Partition:
             inside = np.flatnonzero(examples.domains == domain)
             part = LabeledExamples(examples.labels[inside], examples.domains[inside], examples.num_classes)
             try:
-                parts += [inside[each] for each in inner(part, int(num), rng)]
+                parts += [inside[indices] for indices in inner(part, int(num), rng)]
             except InputError as error:
                 raise InputError(f"domain {domain}: {error}") from error
         return parts

@@ -87,11 +87,11 @@ def controlled_rounding(amounts: np.ndarray, rows: np.ndarray, columns: np.ndarr
     entries = list(zip(*(axis.tolist() for axis in np.unravel_index(order, counts.shape)), strict=True))
     for max_seats in (1, sum(missing)):
         for row, column in entries:
-            more = min(max_seats, missing[row], left[column])
-            if more > 0:
-                counts[row, column] += more
-                missing[row] -= more
-                left[column] -= more
+            added = min(max_seats, missing[row], left[column])
+            if added > 0:
+                counts[row, column] += added
+                missing[row] -= added
+                left[column] -= added
     return counts
 
 
@@ -101,11 +101,11 @@ def enforce_minimum(parts: list[np.ndarray], minimum: int) -> list[np.ndarray]:
     Needs least * len(parts) <= the number of entries; makes at most least * len(parts) moves.
     """
     lists = [part.tolist() for part in parts]
-    sizes = np.array([len(each) for each in lists])
+    sizes = np.array([len(items) for items in lists])
     for small in np.flatnonzero(sizes < minimum):
         while sizes[small] < minimum:
             largest = int(np.argmax(sizes))
             lists[small].append(lists[largest].pop())
             sizes[small] += 1
             sizes[largest] -= 1
-    return [np.array(each, int) for each in lists]
+    return [np.array(items, int) for items in lists]

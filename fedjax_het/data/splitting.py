@@ -27,10 +27,10 @@ def pad_lists(lists: list[np.ndarray]) -> Rows:
 
     The capacity is the length of the longest list, and at least 1, so that a gather from an empty table is possible.
     """
-    count = np.array([len(each) for each in lists], np.int32)
+    count = np.array([len(positions) for positions in lists], np.int32)
     index = np.zeros((len(lists), max(1, count.max(initial=0))), np.int32)
-    for row, each in zip(index, lists, strict=True):
-        row[: len(each)] = each
+    for row, positions in zip(index, lists, strict=True):
+        row[: len(positions)] = positions
     return Rows(index, count)
 
 
@@ -94,7 +94,7 @@ def resolve_fractions(
     dataset: Dataset, unseen: dict[str, np.ndarray], requested: Fractions, local_test: bool
 ) -> Fractions:
     """Replace the requested fractions by None where a published split is used instead."""
-    has_test, has_valid = (has_own_split(each, dataset, unseen) for each in (dataset.is_test, dataset.is_valid))
+    has_test, has_valid = (has_own_split(mask, dataset, unseen) for mask in (dataset.is_test, dataset.is_valid))
     return Fractions(
         test=0.0 if local_test else None if has_test else requested.test,
         client_test=None if local_test else requested.client_test,

@@ -102,9 +102,9 @@ def _list_labels(client: int, size: int, num_classes: int, label_shift: float) -
 def _draw_boxes(rng: np.random.Generator, labels: np.ndarray, size: tuple[int, ...]) -> np.ndarray:
     """[n, height, width]: a box with the label of each example at a random position, zeros elsewhere."""
     masks = np.zeros((len(labels), *size), np.uint8)
-    extent = [max(1, side // 2) for side in size]
+    extent = [max(1, length // 2) for length in size]
     for mask, label in zip(masks, labels, strict=True):
-        top, left = (rng.integers(side - part + 1) for side, part in zip(size, extent, strict=True))
+        top, left = (rng.integers(length - part + 1) for length, part in zip(size, extent, strict=True))
         mask[top : top + extent[0], left : left + extent[1]] = label
     return masks
 

@@ -53,14 +53,14 @@ def amplitudes_of_round(problem, snapshot: RoundSnapshot) -> Named:
     radius, num_radii = radius.astype(jnp.int32), min(height, width) // 2 + 1
     sizes = jnp.zeros(num_radii).at[radius].add(1, mode="drop")
 
-    def one(row: Rows) -> Array:
+    def client_spectrum(row: Rows) -> Array:
         def add(total: Array, batch: Batch, number: Array) -> Array:
             logs = jnp.log1p(jnp.abs(jnp.fft.fft2(batch.inputs.astype(jnp.float32), axes=(1, 2)))).mean(axis=-1)
             return total.at[radius].add(jnp.sum(logs * batch.mask[:, None, None], axis=0), mode="drop")
 
         return over_rows(problem, snapshot, row, add, jnp.zeros(num_radii)) / sizes / jnp.maximum(row.count, 1)
 
-    return {"log_amplitudes": jax.lax.map(one, snapshot.data.train)}
+    return {"log_amplitudes": jax.lax.map(client_spectrum, snapshot.data.train)}
 
 
 def contours_of_round(problem, snapshot: RoundSnapshot) -> Named:
@@ -81,8 +81,8 @@ def contours_of_round(problem, snapshot: RoundSnapshot) -> Named:
         )
     models, batches = first_images(problem, snapshot, "contours")
 
-    def predicted(each: tuple[Variables, Batch]) -> Array:
-        model, batch = each
+    def predicted(pair: tuple[Variables, Batch]) -> Array:
+        model, batch = pair
         return jnp.argmax(logits(problem, model, snapshot, batch), axis=-1)
 
     return {
@@ -104,8 +104,8 @@ def normalisation_of_round(problem, snapshot: RoundSnapshot) -> Named:
     """
     models, batches = first_images(problem, snapshot, "normalisation")
 
-    def normalised(each: tuple[Variables, Batch]) -> Array:
-        model, batch = each
+    def normalised(pair: tuple[Variables, Batch]) -> Array:
+        model, batch = pair
         _, extras = encoded(problem, model, snapshot, batch)
         if "normalised" not in extras:
             raise InputError(

@@ -67,7 +67,7 @@ def decomposition_of_round(problem, snapshot: RoundSnapshot) -> Named:
         return jax.lax.map(lambda row: mean_loss(problem, model, snapshot, row), rows)
 
     losses = jax.lax.map(on_all, client_models(snapshot)).T
-    after = jax.lax.map(lambda one: mean_loss(problem, one[0], snapshot, one[1]), (global_models(snapshot), rows))
+    after = jax.lax.map(lambda pair: mean_loss(problem, pair[0], snapshot, pair[1]), (global_models(snapshot), rows))
     parts = decomposition(losses, after, counts)
     absolute = {"absolute_shift": jnp.abs(parts.shift), "absolute_aggregation": jnp.abs(parts.aggregation)}
     return parts._asdict() | absolute | {"losses": losses}
@@ -94,7 +94,7 @@ def filter_normalised(key: Key, params: Params) -> Params:
         return drawn * lengths[0] / tree.positive_or_one(lengths[1])
 
     keys = jax.random.split(key, len(leaves))
-    return jax.tree.unflatten(structure, [direction(*each) for each in zip(keys, leaves, strict=True)])
+    return jax.tree.unflatten(structure, [direction(*pair) for pair in zip(keys, leaves, strict=True)])
 
 
 def landscape_of_round(problem, snapshot: RoundSnapshot) -> Named:
@@ -107,18 +107,18 @@ def landscape_of_round(problem, snapshot: RoundSnapshot) -> Named:
     first, second = (filter_normalised(key, snapshot.shared["params"]) for key in jax.random.split(snapshot.key))
     rows = snapshot.data.train._replace(count=jnp.minimum(snapshot.data.train.count, BATCH))
 
-    def at(point: Array) -> Array:
+    def loss_at(point: Array) -> Array:
         shift = tree.add(tree.scale(point[0], first), tree.scale(point[1], second))
         moved = tree.add(snapshot.shared["params"], shift)
 
-        def of_client(one) -> Array:
-            model, row = one
+        def client_loss(pair) -> Array:
+            model, row = pair
             return mean_loss(problem, tree.merge(model, {"params": moved}), snapshot, row)
 
-        return jax.lax.map(of_client, (models, rows))
+        return jax.lax.map(client_loss, (models, rows))
 
     grid = jnp.stack(jnp.meshgrid(steps, steps, indexing="ij"), axis=-1).reshape(-1, 2)
-    losses = jax.lax.map(at, grid).T.reshape(-1, POINTS, POINTS)
+    losses = jax.lax.map(loss_at, grid).T.reshape(-1, POINTS, POINTS)
     shares = jnp.where(snapshot.view.is_present, snapshot.view.uploads.num_examples, 0)
     federation = jnp.tensordot(shares / jnp.maximum(jnp.sum(shares), 1), losses, axes=1)
     return {"clients": losses, "federation": federation, "steps": steps}
@@ -129,7 +129,7 @@ def classes_of_round(problem, snapshot: RoundSnapshot) -> Named:
     its training examples of a class, NaN without examples; and their number. For masks, pixels are counted.
     """
 
-    def one(model, row: Rows) -> Array:
+    def class_losses(model, row: Rows) -> Array:
         first = lambda: problem.batch(snapshot.data, row.index, row.count, 0, 1)  # noqa: E731
         num_classes = jax.eval_shape(lambda: logits(problem, model, snapshot, first())).shape[-1]
 
@@ -143,7 +143,7 @@ def classes_of_round(problem, snapshot: RoundSnapshot) -> Named:
         return over_rows(problem, snapshot, row, add, jnp.zeros((2, num_classes), float))
 
     clients = client_models(snapshot), snapshot.data.train
-    sums, counts = jnp.moveaxis(jax.lax.map(lambda each: one(*each), clients), 1, 0)
+    sums, counts = jnp.moveaxis(jax.lax.map(lambda pair: class_losses(*pair), clients), 1, 0)
     return {"losses": jnp.where(counts > 0, sums / jnp.maximum(counts, 1), jnp.nan), "counts": counts}
 
 

@@ -133,16 +133,16 @@ def norms_of_round(problem, snapshot: RoundSnapshot) -> Named:
     def gradient_norm(row: Rows, personal: Variables) -> Array:
         model = tree.merge(received, personal)
 
-        def of_batch(params: Params, batch: Batch) -> Array:
+        def batch_loss(params: Params, batch: Batch) -> Array:
             return total_loss(problem, {**model, "params": params}, snapshot, batch)
 
         def add(total: Params, batch: Batch, number: Array) -> Params:
-            return tree.add(total, jax.grad(of_batch)(model["params"], batch))
+            return tree.add(total, jax.grad(batch_loss)(model["params"], batch))
 
         total = over_rows(problem, snapshot, row, add, tree.zeros_like(model["params"]))
         return tree.norm(total) / jnp.maximum(row.count, 1)
 
-    gradients = jax.lax.map(lambda one: gradient_norm(*one), (snapshot.data.train, snapshot.personal))
+    gradients = jax.lax.map(lambda pair: gradient_norm(*pair), (snapshot.data.train, snapshot.personal))
     return {"updates": jax.vmap(tree.norm)(snapshot.view.updates.tensors()["params"]), "gradients": gradients}
 
 

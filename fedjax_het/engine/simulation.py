@@ -209,8 +209,8 @@ class Simulation:
         traced = self.executor.traced
         if (overflow := traced.round.overflow) is None:
             return None
-        of_run = jax.vmap(overflow, in_axes=(None, 0))
-        counts = jax.jit(jax.vmap(of_run, in_axes=(0, None)))(traced.spec.keys(), np.arange(first, end))
+        overflow_of_runs = jax.vmap(overflow, in_axes=(None, 0))
+        counts = jax.jit(jax.vmap(overflow_of_runs, in_axes=(0, None)))(traced.spec.keys(), np.arange(first, end))
         return np.asarray(counts).sum(axis=1)
 
     def count_attackers(self) -> np.ndarray | None:
@@ -225,13 +225,13 @@ class Simulation:
             return None
 
         def count(key: Key, schedule: EventSchedule | None) -> Array:
-            def of_round(number: Array) -> Array:
+            def count_in_round(number: Array) -> Array:
                 cohort = traced.round.draw(key, number, schedule)
                 is_attacker = uplink.is_lying(stages, jnp.asarray(cohort.ids), spec.num_clients)
                 assert is_attacker is not None  # a stage is an attack
                 return jnp.sum(jnp.asarray(cohort.is_here) & is_attacker)
 
-            return jax.lax.map(of_round, jnp.arange(spec.rounds))
+            return jax.lax.map(count_in_round, jnp.arange(spec.rounds))
 
         return np.asarray(jax.jit(jax.vmap(count))(spec.keys(), spec.schedule))
 
@@ -243,7 +243,7 @@ class Simulation:
             *also_every: Intervals besides `evaluate_every`; 0 is ignored.
         """
         while done < self.rounds:
-            ends = [(done // every + 1) * every for every in (self.evaluate_every, *also_every) if every]
+            ends = [(done // interval + 1) * interval for interval in (self.evaluate_every, *also_every) if interval]
             done = min([*ends, self.rounds])
             yield done
 

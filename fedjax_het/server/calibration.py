@@ -138,8 +138,8 @@ def calibrate_head(
     labels = jnp.repeat(jnp.arange(num_classes), num_draws)
     mask = jnp.repeat((moments.counts > 0).astype(features.dtype), num_draws)
     size = len(labels)
-    for one in shuffling:
-        order = jnp.pad(jax.random.permutation(one, size), (0, -size % batch_size)).reshape(-1, batch_size)
+    for shuffle_key in shuffling:
+        order = jnp.pad(jax.random.permutation(shuffle_key, size), (0, -size % batch_size)).reshape(-1, batch_size)
         is_draw = (jnp.arange(order.size) < size).reshape(order.shape)
         params = train_head(classify, params, features[order], labels[order], mask[order] * is_draw, learning_rate)
     return params

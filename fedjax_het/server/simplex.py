@@ -78,8 +78,8 @@ def _steepest(matrix: Array, search: _Search, is_allowed: Array) -> Array:
     value = gradient @ search.point
     rounding = 8 * jnp.finfo(matrix.dtype).eps * (jnp.abs(matrix) @ search.point + value)
     slope = jnp.where(is_allowed & ~search.support, gradient - value + rounding, jnp.inf)
-    is_least = (slope == jnp.min(slope)) & (slope < 0)
-    return is_least & (jnp.cumsum(is_least) == 1)
+    is_minimal = (slope == jnp.min(slope)) & (slope < 0)
+    return is_minimal & (jnp.cumsum(is_minimal) == 1)
 
 
 def _affine_minimum(matrix: Array, support: Array) -> Array:

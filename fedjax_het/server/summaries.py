@@ -214,8 +214,8 @@ def clustered_prototypes() -> Summary:
         is_member = (is_present[:, None] & (reported["counts"] > 0)).T
         max_clusters = old["clusters"].shape[1]
 
-        def cluster(of_class: tuple[Array, Array]) -> tuple[Array, Array]:
-            points, is_point = of_class
+        def cluster(class_points: tuple[Array, Array]) -> tuple[Array, Array]:
+            points, is_point = class_points
             points = jnp.where(is_point[:, None], points, 0)
             return cluster_means(points, cluster_by_first_neighbours(points, is_point), is_point, max_clusters)
 

@@ -162,11 +162,11 @@ def mean_of(stack: PyTree, is_honest: Array) -> PyTree:
 def deviation_of(stack: PyTree, is_honest: Array, num_lost: int = 0) -> PyTree:
     """The standard deviation of each coordinate over selected rows of a stack, with denominator n - num_lost."""
 
-    def of_leaf(leaf: Array, mean: Array) -> Array:
+    def deviation(leaf: Array, mean: Array) -> Array:
         squared = jnp.where(tree.add_axes(is_honest, leaf.ndim), jnp.square(leaf - mean), 0)
         return jnp.sqrt(jnp.sum(squared, axis=0) / jnp.maximum(jnp.sum(is_honest) - num_lost, 1))
 
-    return jax.tree.map(of_leaf, stack, mean_of(stack, is_honest))
+    return jax.tree.map(deviation, stack, mean_of(stack, is_honest))
 
 
 def largest_z(num_clients: Array | int, num_attackers: Array | int) -> Array:
@@ -225,7 +225,7 @@ def _products(stack: Variables, other: Variables) -> Array:
 
 
 def mimic(
-    known: Direction, stack: Variables, cohort: Array, is_honest: Array, num_warmup: int, *, is_least: bool = False
+    known: Direction, stack: Variables, cohort: Array, is_honest: Array, num_warmup: int, *, is_min: bool = False
 ) -> tuple[Direction, Array]:
     """Return (the direction after the round, the cohort index of the mimicked client).
 
@@ -235,7 +235,7 @@ def mimic(
     is_warm = known.num_rounds >= num_warmup
     learnt = learn_direction(known, stack, is_honest)
     known = tree.where(is_warm | ~jnp.any(is_honest), known, learnt)
-    scores = _products(stack, known.axis) * (-1 if is_least else 1)
+    scores = _products(stack, known.axis) * (-1 if is_min else 1)
     is_target = is_warm & is_honest & (cohort == known.target)
     place = jnp.where(jnp.any(is_target), jnp.argmax(is_target), jnp.argmax(jnp.where(is_honest, scores, -jnp.inf)))
     target = jnp.where(is_warm | ~jnp.any(is_honest), known.target, cohort[place])
@@ -274,7 +274,7 @@ def attack_mimic(
         return shared if collections == "all" else {"params": shared["params"]}
 
     def step(known: Direction, stack: Variables, view: CorruptView) -> tuple[Direction, Array]:
-        return mimic(known, stack, view.cohort, _parties(view, attackers)[0], num_warmup, is_least=choice == "least")
+        return mimic(known, stack, view.cohort, _parties(view, attackers)[0], num_warmup, is_min=choice == "least")
 
     def init_server(shared: Variables, num_clients: int, cohort_size: int) -> Direction:
         zeros = tree.zeros_like(treated(shared))

@@ -49,5 +49,5 @@ def clip_norm(update: Variables, bound: float | Array) -> Variables:
 
 def clip_layers(update: Variables, bound: float | Array) -> Variables:
     """Clip each of the l leaves to norm bound / sqrt(l)."""
-    each = bound / len(jax.tree.leaves(update)) ** 0.5
-    return jax.tree.map(lambda leaf: clip_norm(leaf, each), update)
+    leaf_bound = bound / len(jax.tree.leaves(update)) ** 0.5
+    return jax.tree.map(lambda leaf: clip_norm(leaf, leaf_bound), update)

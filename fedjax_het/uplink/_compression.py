@@ -93,7 +93,7 @@ def compression_stage(compressor: Compressor, scope: Scope, feedback: Feedback, 
         kept = tree.add(view.memory, compress(tree.subtract(update, view.memory), view))
         if feedback == "ef21+":
             direct = compress(update, view)
-            errors = [tree.squared_norm(tree.subtract(each, update)) for each in (direct, kept)]
+            errors = [tree.squared_norm(tree.subtract(sent, update)) for sent in (direct, kept)]
             kept = tree.where(errors[0] < errors[1], direct, kept)
         return Sent(tree.subtract(kept, view.memory), kept)
 

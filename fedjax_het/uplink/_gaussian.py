@@ -135,19 +135,19 @@ def gaussian_mechanism(
         sent = clip_layers(private, bound) if per_layer else clip_norm(private, bound)
         if not is_central:
             sent = _add_noise(sent, z * norm, _fold(view.key))
-        side = {"count": jnp.where(tree.norm(private) <= bound, 0.5, -0.5)} if is_adaptive else {}
-        return Sent(tree.zeros_like(update) | sent, side=side)
+        statistics = {"count": jnp.where(tree.norm(private) <= bound, 0.5, -0.5)} if is_adaptive else {}
+        return Sent(tree.zeros_like(update) | sent, statistics=statistics)
 
     def receive(update: Variables, view: ReceiveView) -> tuple[Variables, PyTree]:
         expected, key = view.expected_clients, _fold(view.key)
         # If exactly the expected number of clients reports, the factor is 1 and the mean is unchanged to the bit.
         mean = tree.scale(num_present(view) / expected, update)
-        of_sum, of_count = jax.random.split(key)
+        sum_key, count_key = jax.random.split(key)
         if not is_adaptive:
-            return mean | _add_noise(vector(mean), z * norm / expected, of_sum), ()
+            return mean | _add_noise(vector(mean), z * norm / expected, sum_key), ()
         sigma, bound = count_deviation(z, count_noise, expected), view.state
-        noisy = _add_noise(vector(mean), split_noise(z, sigma) * bound / expected, of_sum)
-        count = _add_noise(view.side["count"], sigma, of_count)
+        noisy = _add_noise(vector(mean), split_noise(z, sigma) * bound / expected, sum_key)
+        count = _add_noise(view.statistics["count"], sigma, count_key)
         fraction = count / expected + 0.5
         fraction = jnp.clip(fraction, 0, 1) if bounded_fraction else fraction
         adapted = bound * jnp.exp(-quantile_rate * (fraction - gamma))

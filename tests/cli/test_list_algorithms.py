@@ -72,8 +72,8 @@ def test_one_algorithm_is_shown_completely_at_any_width(list_output, name, colum
     parts = parse_docstring(ALGORITHMS[name])
     assert parts.title in text and parts.references in text and parts.communication[1:] in text
     for key, option in calls.read_signature(ALGORITHMS[name]).items():
-        shown = f"{key} = as in the run (config.{option.of_run})" if option.of_run else f"{key} = {option.default!r}"
-        assert shown in text or key in Training.__annotations__ or option.table
+        default = f"as in the run (config.{option.run_setting})" if option.run_setting else repr(option.default)
+        assert f"{key} = {default}" in text or key in Training.__annotations__ or option.table
         assert all(f"{key}.{inner} = " in text for inner in option.table or ())
     for option in Training.__annotations__:
         assert f" {option} = " in text

@@ -26,10 +26,10 @@ def test_a_schedule_gives_its_factor_in_each_round(schedule, expected):
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("steps", {"at": ()}, "at: rounds of 1 and more"),
-        ("steps", {"at": (0, 3)}, "at: must be a list in which each is a whole number from 1"),
-        ("steps", {"at": (5, 3)}, "each later than the one before"),
-        ("steps", {"at": (5,), "factor": -1.0}, "factor: must be a finite number of at least 0"),
+        ("steps", {"milestones": ()}, "milestones: expected rounds of at least 1"),
+        ("steps", {"milestones": (0, 3)}, "milestones: must be a list in which each is a whole number from 1"),
+        ("steps", {"milestones": (5, 3)}, "in ascending order"),
+        ("steps", {"milestones": (5,), "factor": -1.0}, "factor: must be a finite number of at least 0"),
         ("exponential", {"factor": 0.0}, "factor: must be a finite number above 0"),
         ("exponential", {"every": 0}, "every: must be a whole number from 1"),
         ("cosine", {"rounds": 0}, "rounds: must be a whole number from 1"),

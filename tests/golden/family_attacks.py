@@ -85,10 +85,10 @@ def _send(stage, stack: np.ndarray) -> np.ndarray:
 @covers("attacks", "mimic_*")
 def mimicry(case: Case):
     stacks, num_warmup = case["X"], int(case["warmup"])
-    size, is_least = stacks.shape[1], case.name.endswith("argmin")
+    size, is_min = stacks.shape[1], case.name.endswith("argmin")
     known = Direction(jnp.array(0), {"w": jnp.zeros(stacks.shape[2])}, {"w": jnp.asarray(case["z0"])}, jnp.array(0))
     step = jax.jit(
-        lambda known, stack: mimic(known, stack, jnp.arange(size), jnp.ones(size, bool), num_warmup, is_least=is_least)
+        lambda known, stack: mimic(known, stack, jnp.arange(size), jnp.ones(size, bool), num_warmup, is_min=is_min)
     )
     kept = {"target": [], "sent": [], "z": [], "mu": []}
     for stack in stacks:

@@ -38,7 +38,7 @@ def run_stage(
         return stage.send(update, StageView(received, state, (), client, num_clients, key, key))
 
     sent = jax.vmap(send)(variables(updates), jnp.arange(num_clients))
-    total, sides = jax.tree.map(lambda x: jnp.sum(x, axis=0), (sent.update, sent.side))
+    total, statistics = jax.tree.map(lambda x: jnp.sum(x, axis=0), (sent.update, sent.statistics))
     mean = tree.scale(1 / max(num_clients, 1), total)
     server = server_view(num_clients)._replace(received=received)
     normals = jnp.zeros(width) if normals is None else jnp.asarray(normals)
@@ -47,7 +47,7 @@ def run_stage(
         return variables(normals) if isinstance(like, dict) else jnp.asarray(count_normal)
 
     with mock.patch.object(_gaussian, "draw_normals", draw):
-        update, state = stage.receive(mean, ReceiveView(server, sides, state, key, num_clients, expected))
+        update, state = stage.receive(mean, ReceiveView(server, statistics, state, key, num_clients, expected))
     return np.concatenate([np.asarray(x).ravel() for x in jax.tree.leaves(update)]), state
 
 

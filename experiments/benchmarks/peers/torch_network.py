@@ -44,7 +44,7 @@ def make_tensors(work: Workload, device: torch.device | str = "cpu") -> Tensors:
     examples = work.examples()
     inputs = torch.from_numpy(examples.inputs).to(device)
     inputs = inputs.float().div_(255).permute(0, 3, 1, 2) if inputs.ndim == 4 else inputs.long()
-    labels, clients = (torch.from_numpy(each).to(device).long() for each in (examples.labels, examples.clients))
+    labels, clients = (torch.from_numpy(array).to(device).long() for array in (examples.labels, examples.clients))
     return Tensors(inputs, labels, clients)
 
 

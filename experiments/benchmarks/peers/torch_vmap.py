@@ -40,7 +40,7 @@ def prepare(work: LayeredWorkload, settings: ContenderSettings) -> Contender:
     def round() -> None:
         sums = [train_clients(clients) for clients in data.clients.split(chunk)]
         for name, value in server.items():
-            value.copy_(reduce(torch.add, (each[name] for each in sums)) / work.num_clients)
+            value.copy_(reduce(torch.add, (part[name] for part in sums)) / work.num_clients)
         synchronize(chosen)
 
     return Contender(round, lambda: from_torch(work, server.values()), facts=lambda: read_facts(chosen))

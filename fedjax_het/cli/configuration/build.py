@@ -128,8 +128,8 @@ def common_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     The program depends on whole numbers, which are sizes and counts, and on the numbers of nested tables. If it depends
     on a real number too, tracing the sweep over that number raises InputError.
     """
-    of_algorithm = {key: value for key, value in settings["algorithm"].items() if not isinstance(value, float)}
-    return {**settings, "seed": None, "algorithm": of_algorithm}
+    algorithm = {key: value for key, value in settings["algorithm"].items() if not isinstance(value, float)}
+    return {**settings, "seed": None, "algorithm": algorithm}
 
 
 def build_sweep(runs: Sequence[Mapping[str, Any]]) -> Sweep:
@@ -144,9 +144,9 @@ def build_sweep(runs: Sequence[Mapping[str, Any]]) -> Sweep:
             raise InputError(
                 "these runs cannot be trained in one program (key: in the first / in another): " + "; ".join(lines)
             )
-    tables = [each["algorithm"] for each in runs]
+    tables = [run["algorithm"] for run in runs]
     values = {key: [table[key] for table in tables] for key in tables[0] if key not in first["algorithm"]}
-    return Sweep(partial(build_algorithm, runs[0]), {key: each for key, each in values.items() if len(set(each)) > 1})
+    return Sweep(partial(build_algorithm, runs[0]), {key: x for key, x in values.items() if len(set(x)) > 1})
 
 
 def resolve_auto(
@@ -193,7 +193,7 @@ def build_simulation(parts: RunParts, runs: Sequence[Mapping[str, Any]], folder:
         metrics=parse_names("metrics", settings["metrics"], METRICS),
         diagnostics={name: DIAGNOSTICS[name] for name in diagnostics},
         folder=folder,
-        seed=[each["seed"] for each in runs],
+        seed=[run["seed"] for run in runs],
         **parts.offload._asdict(),
         **{name: settings[name] for name in names},
     )
@@ -255,12 +255,12 @@ def build_federation(table: Mapping[str, Any], whole: Dataset | None = None) -> 
         table: config.data, whose options go to the source, the partition, the augmentation and `federate`.
         whole: the data set, if it has been read.
     """
-    of_split = {key: value for key, value in table.items() if key in TABLES["data"].fixed}
+    split_options = {key: value for key, value in table.items() if key in TABLES["data"].fixed}
     partition = calls.build_from_table(table["partition"], TABLES["data.partition"].registry, "config.data.partition")
     augment = calls.build_from_table(table["augment"], TABLES["data.augment"].registry, "config.data.augment")
     whole = whole or read_dataset(table)
     return whole, calls.call_factory(
-        _federate, of_split, "config.data", dataset=whole, partition=partition, augment=augment
+        _federate, split_options, "config.data", dataset=whole, partition=partition, augment=augment
     )
 
 

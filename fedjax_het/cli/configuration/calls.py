@@ -18,6 +18,7 @@ Registry = Mapping[str, Callable[..., Any]]
 _MISSING = inspect.Parameter.empty
 _PLAIN = (bool, int, float, str)
 _SCALARS = (*_PLAIN, type(None))
+_KIND_WORDS = {type(None): "None", bool: "true or false"}
 _WORDS = {"true": True, "false": False, "none": None}
 
 
@@ -27,7 +28,7 @@ class Setting(NamedTuple):
     kind: Any  # its annotation
     default: Any = _MISSING
     is_required: bool = False
-    of_run: str | None = None  # the setting of the run that is its default, see `annotations.OfRun`
+    run_setting: str | None = None  # the setting of the run that is its default, see `annotations.OfRun`
     table: Mapping[str, Any] | None = None  # the Settings of a nested table, see `validation.KeywordsOf`
     function: Callable[..., Any] | None = None  # the function that the nested table is passed to
     search: Uniform | LogUniform | None = None  # the space that a study draws it from; None leaves it as it is
@@ -55,10 +56,10 @@ def read_signature(factory: Callable[..., Any], given: Iterable[str] = (), prese
             inner = read_signature(table.function, table.given)
             options[name] = Setting(kind, argument.default, table=inner, function=table.function)
         elif _is_plain(kind):
-            of_run, is_required = find_mark(marked.get(name), OfRun), argument.default is _MISSING
+            run_mark, is_required = find_mark(marked.get(name), OfRun), argument.default is _MISSING
             search = find_mark(marked.get(name), Uniform, LogUniform)
             options[name] = Setting(
-                kind, argument.default, is_required, of_run.setting if of_run else None, search=search
+                kind, argument.default, is_required, run_mark.setting if run_mark else None, search=search
             )
     chosen = getattr(factory, "presets", {}).get(preset, {}) if isinstance(preset, str) else {}
     return {name: option._replace(default=chosen.get(name, option.default)) for name, option in options.items()}
@@ -79,17 +80,17 @@ def _keys(kind: Any) -> dict[str, Setting]:
 
 def _is_plain(kind: Any) -> bool:
     return any(
-        one is Any or one in _PLAIN or typing.get_origin(one) in (tuple, list, Sequence, typing.Literal)
-        for one in alternatives(kind)
+        member is Any or member in _PLAIN or typing.get_origin(member) in (tuple, list, Sequence, typing.Literal)
+        for member in alternatives(kind)
     )
 
 
 # ---- one value -------------------------------------------------------------------------------------------------------
 def convert(value: Any, kind: Any) -> Any:
     """Convert a value to the type of an annotation: int to float, list to tuple. Raise TypeError if it does not fit."""
-    for one in alternatives(kind):
+    for alternative in alternatives(kind):
         try:
-            return _convert_one(value, one)
+            return _convert_one(value, alternative)
         except TypeError:
             continue
     if message := unknown_option(value, kind):
@@ -114,13 +115,13 @@ def _convert_one(value: Any, kind: Any) -> Any:
 
 def _describe_kind(kind: Any) -> str:
     words = []
-    for one in alternatives(kind):
-        if typing.get_origin(one) is typing.Literal:
-            words += map(repr, typing.get_args(one))
-        elif typing.get_origin(one) in (tuple, list, Sequence):
-            words.append(f"a list of {_describe_kind(typing.get_args(one)[0])}")
-        elif _is_plain(one) or one is type(None):
-            words.append({type(None): "None", bool: "true or false"}.get(one) or getattr(one, "__name__", str(one)))
+    for member in alternatives(kind):
+        if typing.get_origin(member) is typing.Literal:
+            words += map(repr, typing.get_args(member))
+        elif typing.get_origin(member) in (tuple, list, Sequence):
+            words.append(f"a list of {_describe_kind(typing.get_args(member)[0])}")
+        elif _is_plain(member) or member is type(None):
+            words.append(_KIND_WORDS.get(member) or getattr(member, "__name__", str(member)))
     return " or ".join(words)
 
 
@@ -134,9 +135,9 @@ def parse_text(text: str, kind: Any) -> Any:
         with contextlib.suppress(TypeError):
             return convert(tuple(name.strip() for name in text.split(",")), kind)
         return convert(text, kind)
-    for one in (value, text, (value,)):  # a single number may be a list of one
+    for candidate in (value, text, (value,)):  # a single number may be a list of one
         with contextlib.suppress(TypeError):
-            return convert(one, kind)
+            return convert(candidate, kind)
     return convert(text, kind)
 
 

@@ -23,9 +23,9 @@ def add_config_flag(parser: argparse.ArgumentParser, **options: Any) -> None:
     parser.add_argument("--config", type=config_files.find_config, required=True, help=about, **options)
 
 
-def make_parser(prog: str, description: str, more: str = "") -> argparse.ArgumentParser:
-    """Make the parser of a command that trains runs: its help says what overrides are, followed by `more`."""
-    epilog = f"--config.<key>=<value> sets a key in all runs{more}."
+def make_parser(prog: str, description: str, suffix: str = "") -> argparse.ArgumentParser:
+    """Make the parser of a command that trains runs: its help says what overrides are, followed by `suffix`."""
+    epilog = f"--config.<key>=<value> sets a key in all runs{suffix}."
     parser = argparse.ArgumentParser(prog=prog, description=description, epilog=epilog, allow_abbrev=False)
     return with_hints(parser)
 
@@ -98,7 +98,7 @@ def report_full_disk(folder: Path | None = None) -> Iterator[None]:
     except Exception as error:
         cause: BaseException | None = error
         while cause is not None:
-            if reason := next((each for each in _FULL if each in str(cause)), None):
+            if reason := next((phrase for phrase in _FULL if phrase in str(cause)), None):
                 break
             cause = cause.__cause__ or cause.__context__
         else:

@@ -143,6 +143,6 @@ def _run_file(config: Config, function: Callable[[], Any]) -> Any:
         places = [(Path(file), line) for file, line in places if line and not file.startswith("<") and file != __file__]
         own = [line for file, line in places if file == config.path.absolute()]
         line = f", line {own[-1]}" if own else ""
-        at = f" ({places[-1][0]}, line {places[-1][1]})" if places and places[-1][0] != config.path.absolute() else ""
+        end = f" ({places[-1][0]}, line {places[-1][1]})" if places and places[-1][0] != config.path.absolute() else ""
         message = " ".join(message.split()) or "no message"
-        raise InputError(f"--config: '{config}'{line}: {type(error).__name__}: {message}{at}") from error
+        raise InputError(f"--config: '{config}'{line}: {type(error).__name__}: {message}{end}") from error

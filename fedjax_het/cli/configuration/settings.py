@@ -168,7 +168,7 @@ def complete_settings(
     for key, text in overrides.items():
         _override(tables, schemas, key, text)
     for where, schema in schemas.items():
-        followed = {name: tables[""][option.of_run] for name, option in schema.items() if option.of_run}
+        followed = {name: tables[""][option.run_setting] for name, option in schema.items() if option.run_setting}
         tables[where] = calls.check_table(followed | tables[where], schema, _location(where))
     calls.call_factory(RunSettings, tables[""], "config")
     if "privacy" in tables:

@@ -97,8 +97,8 @@ class Processes:
             raise own
         if failed := [(index, error) for index, error in enumerate(errors) if error]:
             index, error = failed[0]
-            who = "" if len(failed) == self.count else f"process {index} of {self.count}: "
-            raise CollectiveInputError(who + error) from own
+            prefix = "" if len(failed) == self.count else f"process {index} of {self.count}: "
+            raise CollectiveInputError(prefix + error) from own
 
     def _exchange_errors(self, name: str, own: InputError | None) -> list[str | None]:
         """Return the error of each process; empty if this one has an error and others do not answer."""

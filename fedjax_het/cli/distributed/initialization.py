@@ -122,8 +122,8 @@ def initialize(config: DistributedConfig) -> Processes:
         bind = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         initialize(*config[:3], cluster_detection_method="deactivate", coordinator_bind_address=bind)
     processes = Processes(global_state.process_id, global_state.num_processes, config.heartbeat_timeout)
-    which = "JAX says above which (the leader is process 0)"
-    _set_abort_message(1, f"error: {processes} ends because another is lost; {which}; {RESUME_HINT}")
+    reason = "JAX says above which (the leader is process 0)"
+    _set_abort_message(1, f"error: {processes} ends because another is lost; {reason}; {RESUME_HINT}")
     return processes
 
 

@@ -55,7 +55,7 @@ def make_fairness_tables(rows: Sequence[Row], score: str) -> list[Table]:
             seeds = [_read_last(row, f"{kind}/{score}_{statistic}") for row in rows]
             columns[column] = [Value.of(values) if values else None for values in seeds]
         title, labels = f"Fairness over clients: {model}", [row.label for row in rows]
-        tables.append(Table.of_columns(f"fairness_{kind}", title, labels, columns, _FORMATS, _FAIRNESS_NOTE))
+        tables.append(Table.from_columns(f"fairness_{kind}", title, labels, columns, _FORMATS, _FAIRNESS_NOTE))
     return [table for table in tables if table.columns]
 
 
@@ -114,8 +114,8 @@ def make_partition_figure(rows: Sequence[Row], unit: str) -> Figure | None:
 # ---- one client, and predictions -------------------------------------------------------------------------------------
 def find_client(rows: Sequence[Row], name: str) -> list[tuple[Row, Json]]:
     """Return the rows that have a client, with its record in the partition."""
-    clients = [(row, each) for row in rows if row.first.partition for each in row.first.partition["clients"]]
-    return [(row, each) for row, each in clients if each["client"] == name]
+    clients = [(row, record) for row in rows if row.first.partition for record in row.first.partition["clients"]]
+    return [(row, record) for row, record in clients if record["client"] == name]
 
 
 def make_client_parts(rows: Sequence[Row], name: str, score: str, has_confusion: bool) -> list[Table | Figure]:
@@ -127,7 +127,7 @@ def make_client_parts(rows: Sequence[Row], name: str, score: str, has_confusion:
     counts |= {str(name): [client["classes"].get(name, 0) for client in clients] for name in clients[0]["classes"]}
     columns = {title: [f"{count:,}" for count in values] for title, values in counts.items()}
     title = f"Examples of {name}"
-    parts: list[Table | Figure] = [Table.of_columns("client_data", title, labels, columns, note=_EXAMPLES_NOTE)]
+    parts: list[Table | Figure] = [Table.from_columns("client_data", title, labels, columns, note=_EXAMPLES_NOTE)]
     panels = []
     for kind, model in KINDS.items():
         column = score if kind == "clients" else f"{kind}_{score}"
@@ -140,10 +140,10 @@ def make_client_parts(rows: Sequence[Row], name: str, score: str, has_confusion:
 def _make_curves(row: Row, name: str, column: str) -> Iterator[Curve]:
     for run in row.runs:
         scores: dict[int, dict[int, float]] = {}
-        clients = [(line["round"], each) for line in run.improvements for each in line["clients"]]
-        for round, each in [*clients, *((run.done, each) for each in run.clients)]:
-            if each["client"] == name and each.get(column) not in (None, ""):
-                scores.setdefault(int(each["seed"]), {})[round] = float(each[column])
+        clients = [(line["round"], record) for line in run.improvements for record in line["clients"]]
+        for round, client in [*clients, *((run.done, record) for record in run.clients)]:
+            if client["client"] == name and client.get(column) not in (None, ""):
+                scores.setdefault(int(client["seed"]), {})[round] = float(client[column])
         yield from (Curve(row.label, row.number, list(own), list(own.values())) for own in scores.values())
 
 
@@ -160,7 +160,7 @@ def draw_confusion(rows: Sequence[Row], client: str | None = None) -> Figure:
     """
     views: list[View] = [View("shares", []), View("examples", [])]
     for row in rows:
-        matrix = np.sum([each for run in row.runs for each in _count_confusions(run, client)], axis=0)
+        matrix = np.sum([counts for run in row.runs for counts in _count_confusions(run, client)], axis=0)
         shares = matrix / np.maximum(matrix.sum(axis=1, keepdims=True), 1)
         names = list(map(str, row.first.partition_clients[0]["classes"]))
         for view, z in zip(views, (shares, matrix), strict=True):
@@ -180,7 +180,7 @@ def _count_confusions(run: RunResults, client: str | None) -> Iterator[np.ndarra
     federation, clients = parts.federation, parts.federation.describe()[: parts.federation.num_clients]
     is_common = client is None and federation.test is not None and bool(federation.test.count)
     has_own = not is_common and any(name.startswith("personal/") for line in run.lines[-1:] for name in line)
-    numbers = [i for i, each in enumerate(clients) if each["client"] == client or (client is None and each["test"])]
+    numbers = [i for i, entry in enumerate(clients) if entry["client"] == client or (client is None and entry["test"])]
     for seed in range(complete["num_seeds"]):
         for number in [None] if is_common else numbers:
             options = {"client": number, "personal": has_own, "run": seed, "seed": complete["seed"]}

@@ -89,22 +89,22 @@ def compare_with_baseline(rows: Sequence[Row]) -> list[Comparison]:
             continue
         pairs = []
         for when in (measures.LAST, measures.SELECTED):
-            ours, theirs = (measures.read_figures(each, when, score) for each in (row, base))
+            ours, theirs = (measures.read_figures(member, when, score) for member in (row, base))
             columns = measures.order_columns([name for name in ours if name in theirs])
             pairs += [(column, when, "seeds", ours[column], theirs[column]) for column in columns]
         if _fingerprints(row) == _fingerprints(base) is not None:
             for column, kind in _KINDS.items():
-                clients = (client_scores(each.runs, kind, score) for each in (row, base))
-                means = [{name: float(np.mean(list(x.values()))) for name, x in each.items()} for each in clients]
+                clients = (client_scores(member.runs, kind, score) for member in (row, base))
+                means = [{name: float(np.mean(list(x.values()))) for name, x in scores.items()} for scores in clients]
                 pairs.append((column, measures.LAST, "clients", *means))
         for column, when, kind, ours, theirs in pairs:
-            both = [x for x in ours if x in theirs and math.isfinite(ours[x]) and math.isfinite(theirs[x])]
-            if both:
-                test = _TESTS[kind][1]([ours[x] for x in both], [theirs[x] for x in both])
+            shared = [x for x in ours if x in theirs and math.isfinite(ours[x]) and math.isfinite(theirs[x])]
+            if shared:
+                test = _TESTS[kind][1]([ours[x] for x in shared], [theirs[x] for x in shared])
                 found.append(Comparison(row.label, base.label, column, when, kind, test))
     families: dict[tuple, list[int]] = {}
-    for i, each in enumerate(found):  # p is corrected among the rows that are compared on the same figure
-        families.setdefault((each.against, each.column, each.when, each.pairs), []).append(i)
+    for i, comparison in enumerate(found):  # p is corrected among the rows that are compared on the same figure
+        families.setdefault((comparison.against, comparison.column, comparison.when, comparison.pairs), []).append(i)
     for members in families.values():
         for i, p in zip(members, correct_holm([found[i].test.p for i in members]), strict=True):
             found[i] = found[i]._replace(test=found[i].test._replace(p=p))
@@ -118,9 +118,7 @@ def _fingerprints(row: Row) -> tuple[str, ...] | None:
 
 def significance_stars(comparisons: Sequence[Comparison]) -> dict[tuple[str, str, str], str]:
     """Return {(label, column, when): "*"} by the test over seeds, because the table's deviations are over seeds."""
-    return {
-        (each.label, each.column, each.when): _stars_of(each.test.p) for each in comparisons if each.pairs == "seeds"
-    }
+    return {(c.label, c.column, c.when): _stars_of(c.test.p) for c in comparisons if c.pairs == "seeds"}
 
 
 def _stars_of(p: float | None) -> str:
@@ -129,7 +127,7 @@ def _stars_of(p: float | None) -> str:
 
 def describe_stars(comparisons: Sequence[Comparison]) -> str:
     """Explain the stars of a table, or why there are none."""
-    counts = sorted({each.test.num_pairs for each in comparisons if each.pairs == "seeds"})
+    counts = sorted({comparison.test.num_pairs for comparison in comparisons if comparison.pairs == "seeds"})
     if not counts:
         return ""
     seeds = f"{counts[0]} to {counts[-1]} seeds" if len(counts) > 1 else f"{counts[0]} seed{'s' * (counts[0] > 1)}"
@@ -141,14 +139,14 @@ def describe_stars(comparisons: Sequence[Comparison]) -> str:
 def make_table(comparisons: Sequence[Comparison]) -> Table:
     """Tabulate the comparisons, one per line."""
     columns = ["against", "figure", "round", "pairs are", "pairs", "difference", "95 % interval", "test", "p"]
-    body = [(each.label, _format_comparison(each)) for each in comparisons]
+    body = [(comparison.label, _format_comparison(comparison)) for comparison in comparisons]
     return Table("significance", "Against FedAvg", columns, body, _FORMATS, _NOTE)
 
 
-def _format_comparison(each: Comparison) -> list[Value | str | None]:
-    difference, interval, p, num_pairs = each.test
+def _format_comparison(comparison: Comparison) -> list[Value | str | None]:
+    difference, interval, p, num_pairs = comparison.test
     ends = "" if interval is None else " to ".join(_FORMATS["difference"].text(end) for end in interval)
-    few = "too few pairs" if num_pairs < MIN_PAIRS[each.pairs] else "too few pairs differ"
-    result = few if p is None else Value(p, None, f" {_stars_of(p)}".rstrip())
-    names = [each.against, each.column, each.when, each.pairs]
-    return [*names, Value(num_pairs), Value(difference), ends, _TESTS[each.pairs][0], result]
+    reason = "too few pairs" if num_pairs < MIN_PAIRS[comparison.pairs] else "too few pairs differ"
+    result = reason if p is None else Value(p, None, f" {_stars_of(p)}".rstrip())
+    names = [comparison.against, comparison.column, comparison.when, comparison.pairs]
+    return [*names, Value(num_pairs), Value(difference), ends, _TESTS[comparison.pairs][0], result]

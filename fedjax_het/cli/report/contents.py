@@ -44,16 +44,16 @@ class Contents(NamedTuple):
     @property
     def tables(self) -> list[Table]:
         return [
-            each for section in self.sections for each in (*section.parts, *section.folded) if isinstance(each, Table)
+            part for section in self.sections for part in (*section.parts, *section.folded) if isinstance(part, Table)
         ]
 
     @property
     def figures(self) -> list[Figure]:
-        return [each for section in self.sections for each in section.parts if isinstance(each, Figure)]
+        return [part for section in self.sections for part in section.parts if isinstance(part, Figure)]
 
     @property
     def pictures(self) -> list[Picture]:
-        return [each for section in self.sections for each in section.parts if isinstance(each, Picture)]
+        return [part for section in self.sections for part in section.parts if isinstance(part, Picture)]
 
 
 def make_contents(
@@ -86,10 +86,10 @@ def make_contents(
     if running := sum(not run.is_finished for run in runs):
         lead.append(f"{running} of {len(runs)} runs are not finished.")
     if client and not clients.find_client(rows, client):
-        known = {each["client"] for row in rows if row.first.partition for each in row.first.partition["clients"]}
+        known = {entry["client"] for row in rows if row.first.partition for entry in row.first.partition["clients"]}
         raise InputError(f"--client: no run has a client '{client}'. {nearest(client, known)}")
     sections = [_drop_empty(section) for section in sections]
-    sections = [each for each in sections if each.parts or any(each.facts.values())]
+    sections = [section for section in sections if section.parts or any(section.facts.values())]
     names = [row.label for row in rows]
     title = f"{', '.join(names) if len(names) <= 4 else f'{len(names)} rows'} on {', '.join(groups)}"
     return Contents(title, lead, rows, sections)
@@ -110,12 +110,12 @@ def _make_sections(
     fairness, by_client = clients.make_fairness_tables(group, score), clients.make_scores_figure(group, score, title)
     partitions = clients.make_partition_figure(group, "pixels" if score == "dice" else "examples")
     matrices = [clients.draw_confusion(group)] if has_confusion else []
-    of_client = clients.make_client_parts(group, client, score, has_confusion) if client else []
+    client_parts = clients.make_client_parts(group, client, score, has_confusion) if client else []
     sections = [
         Section("results", "Results", [final, *measures.make_metric_tables(group), *shown, *matrices], folded),
         Section("learning", "Learning", [*reached, curves.make_figure(group, score, title)]),
         Section("clients", "Clients", [*fairness, by_client], client_tables(finished)),
-        Section("client", f"Client {client}", of_client),
+        Section("client", f"Client {client}", client_parts),
         Section("data", "Data", [partitions]),
         Section("diagnostics", "Diagnostics", diagnostics.make_figures(group)),
         Section("pictures", "Pictures", diagnostics.draw_pictures(group)),
@@ -127,14 +127,14 @@ def _make_sections(
 def _rename(section: Section, data: str) -> Section:
     """Add the name of the data set to the names of a section and of its files."""
     slug = re.sub(r"\W+", "_", data)
-    parts, folded = ([each and each._replace(name=f"{each.name}_{slug}") for each in part] for part in section[2:4])
+    parts, folded = ([item and item._replace(name=f"{item.name}_{slug}") for item in part] for part in section[2:4])
     return Section(f"{section.name}_{slug}", f"{section.title}: {data}", parts, folded, section.facts)
 
 
 def _drop_empty(section: Section) -> Section:
     """Leave out what could not be made, and tables without rows or columns."""
     parts, folded = (
-        [each for each in part if each and (not isinstance(each, Table) or (each.rows and each.columns))]
+        [item for item in part if item and (not isinstance(item, Table) or (item.rows and item.columns))]
         for part in section[2:4]
     )
     return section._replace(parts=parts, folded=folded)
@@ -146,10 +146,10 @@ def _summarize(final: Table, compared: Sequence[comparisons.Comparison]) -> list
     last = [(i, column) for i, column in enumerate(final.columns) if not column.endswith(f", {measures.SELECTED}")]
     for i, column in last[:3]:
         values = ((label, row[i]) for label, row in final.rows)
-        known = [(label, each) for label, each in values if isinstance(each, Value) and math.isfinite(each.mean)]
+        known = [(label, value) for label, value in values if isinstance(value, Value) and math.isfinite(value.mean)]
         if len(known) < 2:
             continue
-        label, best = max(known, key=lambda each: each[1].mean)
+        label, best = max(known, key=lambda pair: pair[1].mean)
         spread = "" if best.std is None else f" ± {100 * best.std:.1f}"
         difference = _describe_difference(label, column, compared)
         sentences.append(f"{column}: {label} is best with {100 * best.mean:.1f}{spread} %{best.few_seeds}{difference}.")
@@ -157,9 +157,9 @@ def _summarize(final: Table, compared: Sequence[comparisons.Comparison]) -> list
 
 
 def _describe_difference(label: str, column: str, compared: Sequence[comparisons.Comparison]) -> str:
-    for each in compared:
-        if each.label == label and each.pairs == "seeds" and column in (each.column, f"{each.column}, {each.when}"):
-            seeds = f"{each.test.num_pairs} seed{'s' * (each.test.num_pairs > 1)}"
-            p = f"{seeds}, too few for a test" if each.test.p is None else f"p = {each.test.p:.2g}, {seeds}"
-            return f", {100 * each.test.difference:+.1f} points against {each.against} ({p})".replace("-", "−")
+    for c in compared:
+        if c.label == label and c.pairs == "seeds" and column in (c.column, f"{c.column}, {c.when}"):
+            seeds = f"{c.test.num_pairs} seed{'s' * (c.test.num_pairs > 1)}"
+            p = f"{seeds}, too few for a test" if c.test.p is None else f"p = {c.test.p:.2g}, {seeds}"
+            return f", {100 * c.test.difference:+.1f} points against {c.against} ({p})".replace("-", "−")
     return ""

@@ -105,7 +105,7 @@ def make_table(rows: Sequence[Row]) -> Table:
         for name, values in _read_columns(_OF_RUN, lines).items()
     }
     formats = {name: form for name, (form, _) in _OF_RUN.items()}
-    return Table.of_columns("costs", "Time, memory, traffic", [row.label for row in rows], columns, formats, _NOTE)
+    return Table.from_columns("costs", "Time, memory, traffic", [row.label for row in rows], columns, formats, _NOTE)
 
 
 def make_target_table(rows: Sequence[Row], score: str, target: float) -> Table | None:
@@ -120,18 +120,18 @@ def make_target_table(rows: Sequence[Row], score: str, target: float) -> Table |
         The table; None where no such score was measured.
     """
     names = figure_names(rows)
-    measured = {name: where for each, where in _FIGURES.items() if (name := each.format(score)) in names}
+    measured = {name: where for template, where in _FIGURES.items() if (name := template.format(score)) in names}
     if not measured:
         return None
     figure, where = next(iter(measured.items()))
-    lines = [[each for run in row.runs for each in _first_lines(run, figure, target)] for row in rows]
+    lines = [[line for run in row.runs for line in _first_lines(run, figure, target)] for row in rows]
     counts = [sum(len({line["seed"] for line in run.lines}) for run in row.runs) for row in rows]
     seeds = [f"{len(own)} of {count}" for own, count in zip(lines, counts, strict=True)]
     name, title = f"target_{100 * target:g}".replace(".", "_"), f"What {100 * target:.4g} % {score_title(score)} took"
     note = _TARGET_NOTE.format(target=100 * target, where=where)
     formats = {name: form for name, (form, _) in _OF_TARGET.items()}
     columns = {"seeds": seeds, **_read_columns(_OF_TARGET, lines)}
-    return Table.of_columns(name, title, [row.label for row in rows], columns, formats, note)
+    return Table.from_columns(name, title, [row.label for row in rows], columns, formats, note)
 
 
 def _first_lines(run: RunResults, figure: str, target: float) -> list[_Line]:

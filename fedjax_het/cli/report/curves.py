@@ -65,4 +65,4 @@ def _make_curve(row: Row, name: str, position: _Position) -> Curve | None:
     if not rounds or any(value is None for values in x for value in values):
         return None
     seeds = [[line.get(name) for line in own] for own in lines]
-    return mean_curve(row.label, row.number, [float(np.mean(np.array(each, float))) for each in x], seeds)
+    return mean_curve(row.label, row.number, [float(np.mean(np.array(numbers, float))) for numbers in x], seeds)

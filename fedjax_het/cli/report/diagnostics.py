@@ -32,16 +32,16 @@ def make_figures(rows: Sequence[Row]) -> list[Figure]:
     """Draw all diagnostics that any row has; the first run of a row represents it."""
     shapes: dict[str, dict[str, tuple[int, ...]]] = {}
     taken: dict[str, set[int]] = {}
-    for snapshot in [each for row in rows for each in row.first.snapshots]:
+    for snapshot in [snapshot for row in rows for snapshot in row.first.snapshots]:
         for name, values in snapshot.items():
             if isinstance(values, dict) and name != "cohort":
                 taken.setdefault(name, set()).add(snapshot["round"])
                 shapes.setdefault(name, {}).update({quantity: np.shape(value) for quantity, value in values.items()})
     figures = []
-    for name, of_quantities in shapes.items():
+    for name, quantity_shapes in shapes.items():
         rounds = _select_rounds(sorted(taken[name]))
         drawn = (
-            _make_landscapes(rows, rounds) if name == _LANDSCAPE else _make_figures(name, of_quantities, rows, rounds)
+            _make_landscapes(rows, rounds) if name == _LANDSCAPE else _make_figures(name, quantity_shapes, rows, rounds)
         )
         figures += [figure for figure in drawn if figure.views]
     return figures
@@ -58,11 +58,11 @@ def _make_figures(
     if scalars:
         panels = [_draw_over_rounds(name, *scalar, rows) for scalar in scalars]
         yield Figure(name, title, caption + _OVER_SEEDS, [View("", panels)])
-    vectors = {key: each for key, each in quantities.items() if len(shapes[key]) == 1 and not each.parts}
+    vectors = {key: quantity for key, quantity in quantities.items() if len(shapes[key]) == 1 and not quantity.parts}
     if vectors:
-        series = ", ".join(each.title for each in vectors.values() if each.across != "clients") or "client by client"
+        series = ", ".join(v.title for v in vectors.values() if v.across != "clients") or "client by client"
         views = _view_by_round(
-            rounds, lambda round: [_draw_vectors(name, *each, rows, round) for each in vectors.items()]
+            rounds, lambda round: [_draw_vectors(name, *vector, rows, round) for vector in vectors.items()]
         )
         yield Figure(f"{name}_values", f"{title}: {series}", caption + _OVER_COHORTS, views, len(views) - 1)
     for key, quantity in quantities.items():
@@ -144,13 +144,13 @@ def _make_landscapes(rows: Sequence[Row], rounds: Sequence[int]) -> Iterator[Fig
         snapshots = _first_snapshots(rows, round, _LANDSCAPE, "federation")
         return [draw(row, snapshot, snapshot[_LANDSCAPE]["federation"]) for row, snapshot in snapshots]
 
-    views, of_federation = _view_by_round(rounds, draw_federation), f"{caption} The cohort's, weighted by examples."
-    yield Figure(_LANDSCAPE, diagnostic.title, of_federation, views, len(views) - 1)
+    views, whole_caption = _view_by_round(rounds, draw_federation), f"{caption} The cohort's, weighted by examples."
+    yield Figure(_LANDSCAPE, diagnostic.title, whole_caption, views, len(views) - 1)
     panels: dict[str, list[Panel]] = {}
     for row, snapshot in _first_snapshots(rows, last, _LANDSCAPE, "clients"):
         for position, client in _present_clients(row, snapshot).items():
             panels.setdefault(client, []).append(draw(row, snapshot, snapshot[_LANDSCAPE]["clients"][position]))
-    views = [View(*each) for each in list(panels.items())[:_MAX_CLIENTS]]
+    views = [View(*panel) for panel in list(panels.items())[:_MAX_CLIENTS]]
     caption += f" {round_title(last).capitalize()}; at most {_MAX_CLIENTS} clients of the cohort."
     yield Figure(f"{_LANDSCAPE}_clients", f"{diagnostic.title}, per client", caption, views)
 
@@ -186,7 +186,7 @@ def draw_pictures(rows: Sequence[Row]) -> list[Picture]:
             with plots.try_drawing(title):
                 files = _to_files(_draw_grid(diagnostic.panels, row.first.cohort_names(snapshot), arrays))
                 pictures.setdefault(name, []).append(Picture(f"{name}_{row.number}", title, caption, files))
-    return [picture for each in pictures.values() for picture in each]
+    return [picture for group in pictures.values() for picture in group]
 
 
 def _load_images(row: Row, snapshot: Json) -> Mapping[str, Arrays]:
@@ -214,7 +214,7 @@ def _draw_grid(panels: Sequence[ImagePanel], clients: Sequence[str], arrays: Arr
 
     num_clients, num_images = is_image.shape
     columns = [f"{panel.title} {i + 1}" for i in range(num_images) for panel in panels]
-    return plots.draw_grid(clients[:num_clients], columns, draw, side=2.2 if len(panels) == 1 else 1.9)
+    return plots.draw_grid(clients[:num_clients], columns, draw, cell_size=2.2 if len(panels) == 1 else 1.9)
 
 
 def _to_files(drawing: Drawing) -> dict[str, bytes]:
@@ -250,7 +250,7 @@ def _select_rounds(rounds: Sequence[int]) -> list[int]:
 
 def _find_snapshots(row: Row, round: int, name: str, key: str) -> list[Json]:
     """Find the snapshots of a row in one round that have this quantity, one per seed."""
-    return [each for each in row.first.snapshots if each["round"] == round and key in each.get(name, {})]
+    return [x for x in row.first.snapshots if x["round"] == round and key in x.get(name, {})]
 
 
 def _first_snapshots(rows: Sequence[Row], round: int, name: str, key: str) -> Iterator[tuple[Row, Json]]:

@@ -100,15 +100,15 @@ def make_table(
     form = score_format(score)
     figures = {when: [read_figures(row, when, score) for row in rows] for when in (LAST, SELECTED)}
     columns = {}
-    for name in order_columns([name for each in figures[LAST] for name in each]):
-        is_selected = any(name in each for each in figures[SELECTED])
+    for name in order_columns([name for row_figures in figures[LAST] for name in row_figures]):
+        is_selected = any(name in row_figures for row_figures in figures[SELECTED])
         for when in (LAST, SELECTED) if is_selected else (LAST,):
             columns[f"{name}, {when}" if is_selected else name] = (name, when)
     body = []
     for i, row in enumerate(rows):
         seeds = [figures[when][i].get(name, {}).values() for name, when in columns.values()]
         marks = [stars.get((row.label, *place), "") for place in columns.values()]
-        body.append((row.label, [Value.of(*each) if each[0] else None for each in zip(seeds, marks, strict=True)]))
+        body.append((row.label, [Value.of(*value) if value[0] else None for value in zip(seeds, marks, strict=True)]))
     note = " ".join(filter(None, [_NOTE + (_WHEN if any(figures[SELECTED]) else ""), _describe_data(rows), note]))
     title = f"Final figures: {score_title(score)}{' in per cent' if form.text is PER_CENT.text else ''}"
     deviations = [column for column, (name, _) in columns.items() if name == _OVER_DOMAINS[1]]

@@ -38,7 +38,7 @@ def render_page(contents: Contents, files_folder: str, is_watched: bool) -> str:
     """
     environment = Environment(loader=FileSystemLoader(_FOLDER), autoescape=True, undefined=StrictUndefined)
     environment.trim_blocks = environment.lstrip_blocks = True
-    figures = {each.name: plotly_figures.draw_figure(each) for each in contents.figures}
+    figures = {figure.name: plotly_figures.draw_figure(figure) for figure in contents.figures}
     return environment.get_template("template.html.j2").render(
         contents=contents,
         colors={row.label: i for i, row in enumerate(contents.rows)},
@@ -54,7 +54,7 @@ def render_page(contents: Contents, files_folder: str, is_watched: bool) -> str:
         plotly=Markup(get_plotlyjs()),
         data=_embed_json({"figures": figures, "light": LIGHT, "dark": DARK}),
         texts=_embed_json(
-            {each.name: {form: WRITERS[end](each) for end, form in _FORMATS.items()} for each in contents.tables}
+            {table.name: {form: WRITERS[end](table) for end, form in _FORMATS.items()} for table in contents.tables}
         ),
     )
 

@@ -17,7 +17,7 @@ Json = dict[str, Any]
 def draw_figure(figure: Figure) -> Json:
     """Convert a figure to {"title", "start", "views": [{"name", "panels"}]}."""
     views = [
-        {"name": view.name, "panels": [draw_panel(each, color_range(view, each)) for each in view.panels]}
+        {"name": view.name, "panels": [draw_panel(panel, color_range(view, panel)) for panel in view.panels]}
         for view in figure.views
     ]
     return {"title": figure.title, "start": figure.start, "views": views}
@@ -89,8 +89,8 @@ def _draw_curve(mark: Curve, panel: Panel) -> list[Json]:
 def _draw_points(mark: Points) -> Json:
     trace = _make_trace(mark, "points") | {"mode": "markers", "offsetgroup": str(mark.color), "cliponaxis": False}
     if mark.low is not None and mark.high is not None:
-        y, low, high = (np.array(each, float) for each in (mark.y, mark.low, mark.high))
-        up, down = (_round_digits(each.tolist()) for each in (high - y, y - low))
+        y, low, high = (np.array(values, float) for values in (mark.y, mark.low, mark.high))
+        up, down = (_round_digits(length.tolist()) for length in (high - y, y - low))
         if any(up + down):
             trace["error_y"] = {"type": "data", "symmetric": False, "array": up, "arrayminus": down}
     return trace | {"hovertemplate": "%{fullData.name}<br>%{x}: %{y:.4g}<extra></extra>"}

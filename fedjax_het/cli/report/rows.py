@@ -90,8 +90,8 @@ def _belongs_to(run: RunResults, group: Sequence[RunResults]) -> bool:
 
 
 def _is_same(a: RunResults, b: RunResults, ignored: Iterable[str] = ()) -> bool:
-    one, other = _distinguishing_settings(a), _distinguishing_settings(b)
-    return all(one.get(key) == other.get(key) for key in one.keys() | other.keys() if key not in ignored)
+    first, second = _distinguishing_settings(a), _distinguishing_settings(b)
+    return all(first.get(key) == second.get(key) for key in first.keys() | second.keys() if key not in ignored)
 
 
 def _distinguishing_settings(run: RunResults) -> dict[str, Any]:
@@ -101,8 +101,8 @@ def _distinguishing_settings(run: RunResults) -> dict[str, Any]:
 
 
 def _make_labels(settings: Sequence[Mapping[str, Any]]) -> list[str]:
-    labels = [algorithm_title(each["algorithm.name"]) for each in settings]
-    keys = [*_NAMES[1:], *dict.fromkeys(key for each in settings for key in each)]
+    labels = [algorithm_title(run_settings["algorithm.name"]) for run_settings in settings]
+    keys = [*_NAMES[1:], *dict.fromkeys(key for run_settings in settings for key in run_settings)]
     for key in keys:
         for label in {label for label in labels if labels.count(label) > 1}:
             equal = [i for i, other in enumerate(labels) if other == label]
@@ -120,17 +120,17 @@ def find_baseline(row: Row, rows: Sequence[Row], algorithm: str) -> Row | None:
     options of the algorithm.
     """
 
-    def own(each: Row) -> dict[str, Any]:
-        settings = _distinguishing_settings(each.first)
+    def own(candidate: Row) -> dict[str, Any]:
+        settings = _distinguishing_settings(candidate.first)
         return {key: value for key, value in settings.items() if key.startswith("algorithm.")}
 
-    def is_comparable(each: Row) -> bool:
-        return _is_same(row.first, each.first, {_UNSEEN, "num_seeds", *own(row), *own(each)})
+    def is_comparable(candidate: Row) -> bool:
+        return _is_same(row.first, candidate.first, {_UNSEEN, "num_seeds", *own(row), *own(candidate)})
 
-    def count_equal_options(each: Row) -> int:
-        return sum(own(row).get(key) == value for key, value in own(each).items())
+    def count_equal_options(candidate: Row) -> int:
+        return sum(own(row).get(key) == value for key, value in own(candidate).items())
 
-    candidates = [each for each in rows if each.algorithm == algorithm != row.algorithm and is_comparable(each)]
+    candidates = [other for other in rows if other.algorithm == algorithm != row.algorithm and is_comparable(other)]
     return max(candidates, key=count_equal_options, default=None)
 
 
@@ -140,7 +140,7 @@ def tabulate_runs(rows: Sequence[Row], missing: Sequence[MissingRun]) -> Table:
     columns = ["state", "algorithm", "data", "model", "clients", "rounds", "seeds", "directory", "note"]
     above = os.path.commonpath([run.directory.resolve().parent for row in rows for run in row.runs])
     body = [(row.label, _describe_run(run, above)) for row in rows for run in row.runs]
-    body += [(each.name, [f"no run: {each.status}", *[None] * (len(columns) - 1)]) for each in missing]
+    body += [(run.name, [f"no run: {run.status}", *[None] * (len(columns) - 1)]) for run in missing]
     has_notes = any(values[-1] for _, values in body)
     num_columns = len(columns) if has_notes else len(columns) - 1
     return Table("runs", "Runs", columns[:num_columns], [(label, values[:num_columns]) for label, values in body])
@@ -151,7 +151,7 @@ def _describe_run(run: RunResults, above: str) -> list[str | None]:
     division = [partition["name"]] if partition else []
     division += [f"alpha {partition['alpha']}"] if "alpha" in partition else []
     without = [f"without {left_out(run)}"] if left_out(run) else []
-    clients = len([each for each in run.partition["clients"] if not each["is_newcomer"]]) if run.partition else None
+    clients = len([c for c in run.partition["clients"] if not c["is_newcomer"]]) if run.partition else None
     cohort = run.settings.get("cohort_size") or clients
     first, num_seeds = run.settings["seed"], run.settings["num_seeds"]
     return [
@@ -190,8 +190,8 @@ def _tabulate_differences(
     texts = {
         key: [", ".join(dict.fromkeys(_format_value(run, key) for run in runs)) for runs in values] for key in keys
     }
-    common = {key: each[0] for key, each in texts.items() if len(set(each)) == 1}
-    differing = [(key, list(each)) for key, each in texts.items() if key not in common]
+    common = {key: cells[0] for key, cells in texts.items() if len(set(cells)) == 1}
+    differing = [(key, list(cells)) for key, cells in texts.items() if key not in common]
     return Table(name, title, [row.label for row in rows], differing), common
 
 

@@ -45,7 +45,7 @@ def dataset_table(dataset: Dataset, is_whole: bool = False) -> Table:
         shares = 100 * counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
         for name, column, share in zip(dataset.class_names, counts.T, shares.T, strict=True):
             are_counts = dataset.has_label_per_example
-            rows.append([name, *(_format_counts(column) if are_counts else [f"{each:.1f} %" for each in share])])
+            rows.append([name, *(_format_counts(column) if are_counts else [f"{percent:.1f} %" for percent in share])])
     else:
         rows.append(["classes", *_format_counts(np.count_nonzero(counts, axis=1))])
         rows.append(["fewest of a class", *_format_counts([row[row > 0].min(initial=row.max()) for row in counts])])
@@ -75,7 +75,7 @@ def client_table(federation: Federation) -> Table:
     there are many classes, summarized; of many clients the first are shown.
     """
     is_wide, clients = federation.num_classes > _MAX_CLASSES, federation.describe()
-    rows = [["client", "train", "valid", "test", *(["classes", "largest"] if is_wide else federation.class_names)]]
+    part = [["client", "train", "valid", "test", *(["classes", "largest"] if is_wide else federation.class_names)]]
     for row in clients[:_MAX_CLIENTS]:
         name = f"{row['client']} (never trains)" if row["is_newcomer"] else row["client"]
         counts = np.array(list(row["classes"].values()))
@@ -87,13 +87,13 @@ def client_table(federation: Federation) -> Table:
             ]
         else:
             classes = _format_counts(counts) if federation.examples.labels.ndim == 1 else shares
-        rows.append([name, *_format_counts(row[split] for split in ("train", "valid", "test")), *classes])
+        part.append([name, *_format_counts(row[split] for split in ("train", "valid", "test")), *classes])
     if num_more := len(clients[_MAX_CLIENTS:]):
-        rows.append([f"{num_more:,} more clients", *["..."] * (len(rows[0]) - 1)])
+        part.append([f"{num_more:,} more clients", *["..."] * (len(part[0]) - 1)])
     held_out = {"common test": federation.test, **{f"unseen: {name}": rows for name, rows in federation.unseen.items()}}
-    empty = [""] * (len(rows[0]) - 4)
-    rows += [[name, "", "", f"{int(each.count):,}", *empty] for name, each in held_out.items() if each is not None]
-    return _make_table(rows)
+    empty = [""] * (len(part[0]) - 4)
+    part += [[name, "", "", f"{int(rows.count):,}", *empty] for name, rows in held_out.items() if rows is not None]
+    return _make_table(part)
 
 
 def describe_dataset(dataset: Dataset) -> str:

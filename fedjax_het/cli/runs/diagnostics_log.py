@@ -38,9 +38,9 @@ class DiagnosticsLog:
         """Write one line per seed of leaves [seeds, ...]; its images are on disk before the line that names them."""
         lines = []
         for i, seed in enumerate(self._seeds):
-            of_seed = jax.tree.map(lambda x, i=i: x[i], values)
-            numbers = {name: part for name, part in of_seed.items() if not _has_images(name)}
-            images = self._save_images(f"round_{done:05d}_seed_{seed}.npz", of_seed)
+            seed_values = jax.tree.map(lambda x, i=i: x[i], values)
+            numbers = {name: part for name, part in seed_values.items() if not _has_images(name)}
+            images = self._save_images(f"round_{done:05d}_seed_{seed}.npz", seed_values)
             lines.append({"round": done, "seed": seed, **numbers, **images, "seconds": seconds})
         self._log.add(lines)
 

@@ -104,7 +104,7 @@ def color_range(view: View, panel: Panel) -> tuple[float | None, float | None]:
     """
     own = [mark for mark in panel.marks if isinstance(mark, Heat)]
     is_shared = own and own[0].scale != "amount"
-    heats = [mark for each in view.panels for mark in each.marks if isinstance(mark, Heat)] if is_shared else own
+    heats = [mark for other in view.panels for mark in other.marks if isinstance(mark, Heat)] if is_shared else own
     known = [value for heat in heats for row in heat.z for value in row if value is not None and math.isfinite(value)]
     if not known:
         return None, None
@@ -127,15 +127,15 @@ def group_titles(names: Iterable[str]) -> dict[str, str]:
 
 def mean_curve(label: str, color: int, x: Sequence[float], seeds: Sequence[Sequence[float | None]]) -> Curve:
     """Make the curve of the means over the seeds at each x, with a band from low to high where there are several."""
-    values = [np.array(each, dtype=float) for each in seeds]
-    band = [[float(end(v)) for v in values] if max(map(len, values)) > 1 else None for end in (np.min, np.max)]
-    return Curve(label, color, list(x), [float(np.mean(v)) for v in values], *band)
+    numbers = [np.array(values, dtype=float) for values in seeds]
+    band = [[float(end(v)) for v in numbers] if max(map(len, numbers)) > 1 else None for end in (np.min, np.max)]
+    return Curve(label, color, list(x), [float(np.mean(v)) for v in numbers], *band)
 
 
 def mean_points(label: str, color: int, values: Mapping[str, Sequence[float | None]]) -> Points:
     """Make a point per name at the mean of its values, with a bar from the lowest to the highest."""
-    arrays = [np.array(each, dtype=float) for each in values.values()]
-    means, lows, highs = ([float(over(each)) for each in arrays] for over in (np.mean, np.min, np.max))
+    arrays = [np.array(numbers, dtype=float) for numbers in values.values()]
+    means, lows, highs = ([float(over(array)) for array in arrays] for over in (np.mean, np.min, np.max))
     return Points(label, color, list(values), means, lows, highs)
 
 
@@ -151,7 +151,7 @@ def learning_curves(lines: Sequence[Mapping[str, Any]]) -> View:
     panels = []
     for kind in (score, "loss"):
         curves = [
-            mean_curve(title, i, rounds, [[line[name] for line in lines if line["round"] == each] for each in rounds])
+            mean_curve(title, i, rounds, [[line[name] for line in lines if line["round"] == r] for r in rounds])
             for i, (group, title) in enumerate(groups.items())
             for name in (f"{group}/{kind}", f"{group}/{kind}_mean")
             if name in names

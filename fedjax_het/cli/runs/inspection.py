@@ -66,12 +66,12 @@ def _read_last_checkpoint(folder: Path, is_thorough: bool) -> engine.SavedCheckp
         saved = engine.inspect_checkpoints(folder, is_thorough)
     except OSError as error:
         raise InputError(f"{error.filename} cannot be read: {error.strerror}. Make it readable.") from error
-    whole = [each for each in saved if not each.damage]
-    for each in saved:
-        if each.damage:
+    whole = [checkpoint for checkpoint in saved if not checkpoint.damage]
+    for save in saved:
+        if save.damage:
             start = f"resumes from checkpoint {whole[-1].round}" if whole else "starts again"
             raise InputError(
-                f"{folder / str(each.round)}: the checkpoint is damaged: {each.damage}. Delete it: the run {start}."
+                f"{folder / str(save.round)}: the checkpoint is damaged: {save.damage}. Delete it: the run {start}."
             )
     return whole[-1] if whole else None
 

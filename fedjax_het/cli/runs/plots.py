@@ -65,7 +65,7 @@ def escape_label(name: str) -> str:
 
     `$` begins no formula, and a character that the font lacks, such as a line break, is written as an escape (\n).
     """
-    text = "".join(each if ord(each) in _glyphs() else each.encode("unicode_escape").decode() for each in name)
+    text = "".join(char if ord(char) in _glyphs() else char.encode("unicode_escape").decode() for char in name)
     text = text if len(text) <= _MAX_NAME_LENGTH else f"{text[: _MAX_NAME_LENGTH - 1]}…"
     return text.replace("$", r"\$")
 
@@ -209,7 +209,7 @@ def _name_x_axis(axis: Axes, names: Sequence[str]) -> None:
 
 # ---- images ----------------------------------------------------------------------------------------------------------
 def draw_grid(
-    rows: Sequence[str], columns: Sequence[str], draw_cell: Callable[[Axes, int, int], None], side: float = 1.9
+    rows: Sequence[str], columns: Sequence[str], draw_cell: Callable[[Axes, int, int], None], cell_size: float = 1.9
 ) -> Drawing:
     """Draw a grid of axes with row names at the left and column names above.
 
@@ -217,9 +217,9 @@ def draw_grid(
         rows: the names of the rows.
         columns: the names of the columns.
         draw_cell: (axes, row, column) -> draws one cell, or leaves it empty.
-        side: the size of a cell in inches.
+        cell_size: the side of a cell in inches.
     """
-    size = (side * len(columns) + 0.3, side * len(rows) + 0.3)
+    size = (cell_size * len(columns) + 0.3, cell_size * len(rows) + 0.3)
     drawing, axes = plt.subplots(len(rows), len(columns), figsize=size, squeeze=False, layout="constrained")
     for i, row in enumerate(rows):
         for j, column in enumerate(columns):
@@ -253,8 +253,8 @@ def show_image(axis: Axes, image: np.ndarray, ends: tuple[float, float] | None =
 def draw_outline(axis: Axes, mask: np.ndarray, color: str, style: str = "solid") -> None:
     """Draw the outline of every class but 0 of a mask [height, width]."""
     padded = np.pad(np.asarray(mask), 1)  # so that an outline is closed at the edge of the image
-    at = [np.arange(-1, side + 1) for side in mask.shape]
+    ticks = [np.arange(-1, size + 1) for size in mask.shape]
     for label in np.unique(padded)[1:]:
         style_options = {"colors": color, "linestyles": style, "linewidths": _LINE_WIDTHS[style]}
-        axis.contour(at[1], at[0], padded == label, levels=[0.5], **style_options)
+        axis.contour(ticks[1], ticks[0], padded == label, levels=[0.5], **style_options)
     axis.set(xlim=(-0.5, mask.shape[1] - 0.5), ylim=(mask.shape[0] - 0.5, -0.5))

@@ -141,23 +141,23 @@ def selected_figures(lines: list[Json]) -> Json | None:
     That is the round with the best score on the clients' validation examples, the first of equals; test examples have
     no influence. None where no client has validation examples.
     """
-    by = _selection_figure(lines)
-    if by is None:
+    figure = _selection_figure(lines)
+    if figure is None:
         return None
     best = {line["seed"]: line for line in improving_lines(lines)}
     chosen = [best[seed] for seed in sorted(best)]
-    return {"by": by, "rounds": [line["round"] for line in chosen], "figures": _summarize_seeds(chosen)}
+    return {"by": figure, "rounds": [line["round"] for line in chosen], "figures": _summarize_seeds(chosen)}
 
 
 def improving_lines(lines: list[Json]) -> list[Json]:
     """Return the lines that were the best of their seed on validation examples when written; [] without such."""
-    by, best = _selection_figure(lines), []
-    if by is None:
+    figure, best = _selection_figure(lines), []
+    if figure is None:
         return []
     highest: dict[int, float] = {}
     for line in lines:
-        if line["seed"] not in highest or line[by] > highest[line["seed"]]:
-            highest[line["seed"]] = line[by]
+        if line["seed"] not in highest or line[figure] > highest[line["seed"]]:
+            highest[line["seed"]] = line[figure]
             best.append(line)
     return best
 

@@ -138,8 +138,8 @@ class RunResults:
     def status(self) -> str:
         if self.is_finished:
             return "finished"
-        at = time.strftime("%Y-%m-%d %H:%M", time.localtime(self.written))
-        return f"running: round {self.done} of {self.settings['rounds']}, last written {at}"
+        moment = time.strftime("%Y-%m-%d %H:%M", time.localtime(self.written))
+        return f"running: round {self.done} of {self.settings['rounds']}, last written {moment}"
 
     def load(self) -> "RunResults":
         """Read all files now, and check that they agree.
@@ -218,15 +218,15 @@ def find_runs(path: Path) -> tuple[list[Path], list[MissingRun]]:
         return [path], []
     grid = run_files.read_json(path / "grid.json")
     if grid is None:
-        if inside := sorted(each.parent for each in path.glob("*/config.json")):
+        if inside := sorted(config.parent for config in path.glob("*/config.json")):
             return inside, []
-        what = "has no config.json and no grid.json" if path.is_dir() else "is no directory"
-        raise InputError(f"{path}: {what}. Name a directory that `train` or `compare` has written.")
+        problem = "has no config.json and no grid.json" if path.is_dir() else "is no directory"
+        raise InputError(f"{path}: {problem}. Name a directory that `train` or `compare` has written.")
     if not isinstance(grid, list) or not all(isinstance(run, dict) and {"cell", "status"} <= set(run) for run in grid):
         raise InputError(f"{path / 'grid.json'}: it is not a list of runs. Delete it.")
-    here = [run for run in grid if (path / run["cell"] / "config.json").is_file()]
-    missing = [MissingRun(run["cell"], run["status"]) for run in grid if run not in here]
-    return [path / run["cell"] for run in here], missing
+    found = [run for run in grid if (path / run["cell"] / "config.json").is_file()]
+    missing = [MissingRun(run["cell"], run["status"]) for run in grid if run not in found]
+    return [path / run["cell"] for run in found], missing
 
 
 # ---- scores ----------------------------------------------------------------------------------------------------------

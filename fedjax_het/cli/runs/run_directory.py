@@ -83,15 +83,15 @@ class RunDirectory:
         with contextlib.suppress(DamagedFileError):
             return read_table(self / name)
 
-    def _check_same(self, before: Mapping[str, Any], here: Mapping[str, Any]) -> None:
-        there, here = run_identity(before), run_identity(here)
-        if differing := list(describe_differences(there, here)):
-            if there.get("rounds", 0) < here["rounds"] and (faults := _find_extension_faults(there, here)) is not None:
+    def _check_same(self, before: Mapping[str, Any], new: Mapping[str, Any]) -> None:
+        old, new = run_identity(before), run_identity(new)
+        if differing := list(describe_differences(old, new)):
+            if old.get("rounds", 0) < new["rounds"] and (faults := _find_extension_faults(old, new)) is not None:
                 if not faults:
                     return
                 raise InputError(
-                    f"--config.rounds: the run of {there['rounds']} rounds in '{self.path}' cannot continue to round "
-                    f"{here['rounds']}. {' '.join(faults)} Or choose another directory."
+                    f"--config.rounds: the run of {old['rounds']} rounds in '{self.path}' cannot continue to round "
+                    f"{new['rounds']}. {' '.join(faults)} Or choose another directory."
                 )
             raise InputError(
                 f"--workdir: '{self.path}' holds a run of another config. Choose another directory, or go back to its"
@@ -183,31 +183,31 @@ def run_identity(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in settings.items() if key not in _NOT_OF_IDENTITY}
 
 
-def is_continued_by(there: Mapping[str, Any], here: Mapping[str, Any]) -> bool:
+def is_continued_by(recorded: Mapping[str, Any], requested: Mapping[str, Any]) -> bool:
     """Whether a run continues a checkpoint, given what both record of the config: more rounds may be asked for."""
-    before, after = there["config"], here["config"]
-    return {**there, "config": {**before, "rounds": max(before["rounds"], after["rounds"])}} == here
+    before, after = recorded["config"], requested["config"]
+    return {**recorded, "config": {**before, "rounds": max(before["rounds"], after["rounds"])}} == requested
 
 
-def _find_extension_faults(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str] | None:
+def _find_extension_faults(recorded: Mapping[str, Any], target: Mapping[str, Any]) -> list[str] | None:
     """Find what in a run with more rounds would have been different from its first round on.
 
     Returns:
         A sentence for each fault, [] if the run can continue; None where the runs differ in more.
     """
-    before, after = there["rounds"], here["rounds"]
+    before, after = recorded["rounds"], target["rounds"]
     faults = []
-    for line in describe_differences({**there, "rounds": after}, here):
+    for line in describe_differences({**recorded, "rounds": after}, target):
         key, _, values = line.partition(": ")
         if not key.endswith(".rounds") or values != f"{before} / {after}":
             return None
         faults.append(f"{key} follows the number of rounds: set --{key}={before}.")
-    if here.get("asynchronous"):
+    if target.get("asynchronous"):
         faults.append("In asynchronous rounds, the size of the server's history follows the number of rounds.")
-    if here.get("privacy", {}).get("epsilon") is not None:
+    if target.get("privacy", {}).get("epsilon") is not None:
         faults.append("The noise keeps config.privacy.epsilon for the first number of rounds alone.")
-    if here.get("diagnostics") and before % here["diagnose_every"] == 0:
-        faults.append(f"No diagnostics were computed after its last round: a multiple of {here['diagnose_every']}.")
+    if target.get("diagnostics") and before % target["diagnose_every"] == 0:
+        faults.append(f"No diagnostics were computed after its last round: a multiple of {target['diagnose_every']}.")
     return faults
 
 
@@ -224,20 +224,20 @@ def _resolve_auto_from(settings: dict[str, Any], before: Mapping[str, Any], part
         settings = settings | {"personal_on_test": before["personal_on_test"]}
     stages = settings.get("uplink", ())
     if "privacy" in settings and len(stages) == len(before.get("uplink", ())):
-        found = [each.get("noise_multiplier") for each in before["uplink"]]
-        named = [("noise_multiplier" in each and each["noise_multiplier"] is None) for each in stages]
+        found = [stage.get("noise_multiplier") for stage in before["uplink"]]
+        named = [("noise_multiplier" in stage and stage["noise_multiplier"] is None) for stage in stages]
         stages = [
-            each | {"noise_multiplier": z} if is_open else each
-            for each, z, is_open in zip(stages, found, named, strict=True)
+            stage | {"noise_multiplier": z} if is_open else stage
+            for stage, z, is_open in zip(stages, found, named, strict=True)
         ]
         settings = settings | {"uplink": stages}
     return settings
 
 
-def describe_differences(there: Any, here: Any, key: str = "config") -> Iterator[str]:
+def describe_differences(recorded: Any, requested: Any, key: str = "config") -> Iterator[str]:
     """Yield a line "key: there / here" for every leaf in which two tables differ."""
-    if isinstance(there, dict) and isinstance(here, dict):
-        for name in there | here:
-            yield from describe_differences(there.get(name, "unset"), here.get(name, "unset"), f"{key}.{name}")
-    elif there != here:
-        yield f"{key}: {there} / {here}"
+    if isinstance(recorded, dict) and isinstance(requested, dict):
+        for name in recorded | requested:
+            yield from describe_differences(recorded.get(name, "unset"), requested.get(name, "unset"), f"{key}.{name}")
+    elif recorded != requested:
+        yield f"{key}: {recorded} / {requested}"

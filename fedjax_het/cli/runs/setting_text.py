@@ -59,10 +59,10 @@ def parse_names(name: str, text: str, known: Iterable[str], others: Sequence[str
         known: The names that there are.
         others: Further words that a message may propose.
     """
-    names = list(dict.fromkeys(each.strip() for each in text.split(",") if each.strip()))
-    for each in names:
-        if each not in known:
-            raise InputError(f"{name}: '{each}' is unknown. {nearest(each, [*known, *others])}")
+    names = list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+    for word in names:
+        if word not in known:
+            raise InputError(f"{name}: '{word}' is unknown. {nearest(word, [*known, *others])}")
     return names
 
 

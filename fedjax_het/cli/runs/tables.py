@@ -73,7 +73,7 @@ class Table(NamedTuple):
     note: str = ""
 
     @classmethod
-    def of_columns(
+    def from_columns(
         cls,
         name: str,
         title: str,
@@ -107,7 +107,7 @@ def make_cells(table: Table) -> list[list[Cell]]:
     for i, name in enumerate(table.columns):
         form = table.formats.get(name, PER_CENT)
         values = [row[i] for _, row in table.rows]
-        columns.append([_make_cell(*each, form) for each in zip(values, _rank(values, form), strict=True)])
+        columns.append([_make_cell(*cell, form) for cell in zip(values, _rank(values, form), strict=True)])
     return [[column[row] for column in columns] for row in range(len(table.rows))]
 
 
@@ -255,8 +255,8 @@ def _tabulate_server_scores(runs: Sequence[LabeledRun], kind: str, when: str, re
         score = requested or score_name(part)
         for name, figure in part.items():
             group, _, rest = name.partition("/")
-            place, _, what = rest.rpartition("/")
-            if group == kind and what == score:
+            place, _, figure_name = rest.rpartition("/")
+            if group == kind and figure_name == score:
                 column = place or (f"without {left_out}" if left_out else kind)
                 figures[label].setdefault(column, []).extend(figure["seeds"])
     name = "_".join(filter(None, [kind, "" if when == "final" else when, requested]))
@@ -289,7 +289,7 @@ def _make_table(runs: Sequence[LabeledRun], kind: str, name: str, when: str, sco
         values = [Value.of(row[column]) if column in row else None for column in columns]
         is_whole = len(row) == len(columns) and len({len(seeds) for seeds in row.values()}) == 1
         stack = np.array(list(map(row.get, columns))) if is_whole else None
-        values += [None if stack is None else Value.of(each(stack, axis=0)) for each in over[: len(extra)]]
+        values += [None if stack is None else Value.of(statistic(stack, axis=0)) for statistic in over[: len(extra)]]
         rows.append((label, values))
     formats = dict.fromkeys(columns + extra, form) | {"deviation": ColumnFormat(form.text)}
     shown = [(run.label, run.left_out, run.results.partition) for run in runs if run.label in figures]

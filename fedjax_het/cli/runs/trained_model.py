@@ -56,9 +56,9 @@ def load_model(workdir: Path, seed: int | None = None, *, for_pytorch: bool = Tr
     if seed is not None and seed not in seeds:
         raise InputError(f"--seed: the run has the seeds {', '.join(map(str, seeds))}, not {seed}.")
     state, rounds, problem, parts = restore_last(directory, run_settings)
-    one = jax.tree.map(lambda x: x[0 if seed is None else seeds.index(seed)], state)
-    mean = mean_personal_variables(one.clients, len(one.clients.rounds))
-    variables = tree.merge(problem.whole_model(one.server), mean)
+    seed_state = jax.tree.map(lambda x: x[0 if seed is None else seeds.index(seed)], state)
+    mean = mean_personal_variables(seed_state.clients, len(seed_state.clients.rounds))
+    variables = tree.merge(problem.whole_model(seed_state.server), mean)
     return TrainedModel(variables, TORCH_NAMES.get(name), rounds, problem, parts.federation)
 
 

@@ -70,19 +70,19 @@ def parse(argv: Sequence[str]) -> Command:
         "--together", type=int, default=grid.MAX_TOGETHER, metavar="N", help="runs per program (default %(default)s)"
     )
     flags = parser.parse_args(given)
-    for name, least in {"trials": 1, "seeds": 1, "together": 1, "seed": 0}.items():
-        if getattr(flags, name) < least:
-            raise InputError(f"--{name}={getattr(flags, name)}: must be at least {least}.")
+    for name, lowest in {"trials": 1, "seeds": 1, "together": 1, "seed": 0}.items():
+        if getattr(flags, name) < lowest:
+            raise InputError(f"--{name}={getattr(flags, name)}: must be at least {lowest}.")
     if flags.halving < 0 or flags.halving == 1:
         raise InputError(f"--halving={flags.halving}: at least 2, which keeps every second trial, or 0 for no halving.")
     own = _parse_methods(flags.methods, flags.own)
-    plain = {name: GridRun(flags.config, common, {"algorithm.name": name, **each}) for name, each in own.items()}
+    plain = {name: GridRun(flags.config, common, {"algorithm.name": name, **values}) for name, values in own.items()}
     settings = {name: run.settings() for name, run in plain.items()}
     if not settings[next(iter(own))]["data"]["valid_fraction"]:
         raise InputError(
             "--select: there are no validation examples to select by. Hold some out: --config.data.valid_fraction=0.1"
         )
-    steps = {name: _count_local_steps(each) for name, each in settings.items()}
+    steps = {name: _count_local_steps(method_settings) for name, method_settings in settings.items()}
     reference = next(iter(own))
     for name, count in steps.items():
         if count != steps[reference]:
@@ -92,8 +92,8 @@ def parse(argv: Sequence[str]) -> Command:
             )
     rungs = trials.plan_rungs(settings[reference]["rounds"], flags.trials, flags.halving)
     drawn = {
-        name: trials.draw_trials(name, flags.trials, flags.seed, {**common, **each}, settings[name]["algorithm"])
-        for name, each in own.items()
+        name: trials.draw_trials(name, flags.trials, flags.seed, {**common, **options}, settings[name]["algorithm"])
+        for name, options in own.items()
     }
     rest = drawn, flags.oracle, flags.workdir, flags.together
     return Command(flags.config, common, own, rungs, flags.seeds, flags.select, flags.score, *rest)
@@ -127,22 +127,20 @@ def run(command: Command) -> bool:
         InputError: Settings or a directory cannot be used.
     """
     start, study = time.perf_counter(), search.Study(command)
-    trials_of, last = study.search()
-    chosen = [(method, of_method, False) for method, of_method in trials_of.items()]
+    by_method, last = study.search()
+    chosen = [(method, tried, False) for method, tried in by_method.items()]
     if command.has_oracle:
         bounds = study.sort(study.rate(last, selection.ORACLE))
-        chosen += [(method, of_method, True) for method, of_method in bounds.items()]
-    done, seeds = study.refit([of_method[0] for _, of_method, _ in chosen if of_method])
+        chosen += [(method, tried, True) for method, tried in bounds.items()]
+    done, seeds = study.refit([tried[0] for _, tried, _ in chosen if tried])
     compare.write_tables(list(done.values()), command.workdir / search.REFITS)
     rows = []
-    for method, of_method, is_bound in chosen:
-        values = of_method[0].text if of_method else "no trial has a finite rating"
-        result = done.get(of_method[0]) if of_method else None
+    for method, tried, is_bound in chosen:
+        values = tried[0].text if tried else "no trial has a finite rating"
+        result = done.get(tried[0]) if tried else None
         scores = selection.read_score(RunResults(result.directory), command.scope) if result else []
         rows.append(comparison.Row(method, values, scores, is_bound))
-    warnings = [
-        f"{method}: {each}" for method, of_method in trials_of.items() for each in study.find_faults(of_method, last)
-    ]
+    warnings = [f"{method}: {fault}" for method, tried in by_method.items() for fault in study.find_faults(tried, last)]
     _write(study, rows, seeds, warnings, time.perf_counter() - start)
     return study.is_whole and all(row.scores for row in rows)
 
@@ -172,7 +170,7 @@ def _write(
         + "."
     )
     title = f"{command.config.name}: {selection.DESCRIPTIONS[command.scope]}"
-    whole_note = " ".join([note, *(f"Warning: {each}" for each in warnings)])
+    whole_note = " ".join([note, *(f"Warning: {warning}" for warning in warnings)])
     table = comparison.make_table(title, rows, whole_note)
     record = {
         "methods": comparison.to_record(rows),
@@ -197,8 +195,8 @@ def _write(
         json_files.write(command.workdir / name, text)
     table = comparison.without_values(comparison.make_table(title, rows, note))
     Console().print(Markdown(to_markdown(table)))
-    for each in warnings:
-        print(f"warning: {each}")
+    for warning in warnings:
+        print(f"warning: {warning}")
     print(
         f"written: {', '.join(files)} in {command.workdir}; `fedjax-het report {command.workdir / 'refits'}` draws them"
     )

@@ -64,14 +64,14 @@ def make_table(title: str, rows: Sequence[Row], note: str) -> Table:
     first = rows[0]
     tested = [row for row in rows if row.scores and not row.is_bound and row is not first]
     p_values = correct_by_holm([paired_p_value(row.scores, first.scores) for row in tested])
-    p_of = {row.method: p for row, p in zip(tested, p_values, strict=True)}
+    corrected = {row.method: p for row, p in zip(tested, p_values, strict=True)}
     columns = ["score", f"difference to {first.method}", "p, corrected", "values of the selected trial"]
     lines = []
     for row in rows:
         difference = p = ""
         if row in tested:
             difference = str(Interval.of(np.subtract(row.scores, first.scores).tolist()))
-            p = "" if math.isnan(p_of[row.method]) else f"{p_of[row.method]:.3g}"
+            p = "" if math.isnan(corrected[row.method]) else f"{corrected[row.method]:.3g}"
         label = f"{row.method} (oracle)" if row.is_bound else row.method
         score = str(Interval.of(row.scores)) if row.scores else "failed"
         lines.append((label, [score, difference, p, row.chosen]))

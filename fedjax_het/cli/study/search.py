@@ -51,10 +51,10 @@ class Study:
             their finished runs.)
         """
         command, is_halved = self.command, len(self.command.rungs) > 1
-        best = {method: list(of_method) for method, of_method in command.trials.items()}
+        best = {method: list(tried) for method, tried in command.trials.items()}
         done: dict[Trial, GridResult] = {}
         for rung in command.rungs:
-            left = [trial for of_method in best.values() for trial in of_method[: rung.trials]]
+            left = [trial for tried in best.values() for trial in tried[: rung.trials]]
             extra = {"rounds": str(rung.rounds)} if is_halved else {}
             done = self._train(left, TRIALS, extra)
             rated = self.rate(done, command.select)
@@ -108,12 +108,12 @@ class Study:
         own = {"algorithm.name": trial.method, **self.command.own[trial.method], **dict(trial.values), **extra}
         return GridRun(self.command.config, self.command.common, own)
 
-    def _train(self, some: Sequence[Trial], folder: str, extra: Mapping[str, str]) -> dict[Trial, GridResult]:
+    def _train(self, trials: Sequence[Trial], folder: str, extra: Mapping[str, str]) -> dict[Trial, GridResult]:
         """Train trials that are not complete; return the finished ones, in their order."""
-        runs = {trial: self._make_run(trial, extra) for trial in some}
+        runs = {trial: self._make_run(trial, extra) for trial in trials}
         workdir = self.command.workdir / folder
         grid.check_runs(list(runs.values()), workdir)
         results = grid.run_grid(list(runs.values()), workdir, self.command.max_together)
-        finished = {each.run.name: each for each in results if each.is_done}
+        finished = {result.run.name: result for result in results if result.is_done}
         self.is_whole &= len(finished) == len(runs)
         return {trial: finished[run.name] for trial, run in runs.items() if run.name in finished}

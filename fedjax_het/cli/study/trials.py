@@ -77,13 +77,13 @@ def find_values_at_ends(selected: Trial, tried: Sequence[Trial]) -> Iterator[str
     for key, text in selected.values or selected.defaults:
         name = key.removeprefix("algorithm.")
         texts = [dict(trial.values or trial.defaults)[key] for trial in tried]
-        values = sorted({float(each) for each in texts if _is_number(each)})
+        values = sorted({float(value) for value in texts if _is_number(value)})
         if len(values) < 3 or not _is_number(text) or float(text) not in (values[0], values[-1]):
             continue
-        end, side = ("smallest", "below") if float(text) == values[0] else ("largest", "above")
+        end, direction = ("smallest", "below") if float(text) == values[0] else ("largest", "above")
         yield (
             f"the selected {name}={text} is the {end} of {len(values)} values tried, from "
-            f"{_describe_search(space[name])}. A better value may lie {side}."
+            f"{_describe_search(space[name])}. A better value may lie {direction}."
         )
 
 

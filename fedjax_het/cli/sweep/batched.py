@@ -23,9 +23,9 @@ def read_runs(path: Path) -> list[Run]:
         InputError: Settings cannot be read, or a directory holds another run.
     """
     runs = []
-    for each in read_json(path):
-        run_settings, _ = settings.complete_settings(config_files.load_config(each["config"]), each["set"])
-        runs.append(Run(run_settings, RunDirectory(each["workdir"])))
+    for entry in read_json(path):
+        run_settings, _ = settings.complete_settings(config_files.load_config(entry["config"]), entry["set"])
+        runs.append(Run(run_settings, RunDirectory(entry["workdir"])))
         for note in runs[-1].directory.check(run_settings).notes:
             print(f"note: {note}")
     return runs

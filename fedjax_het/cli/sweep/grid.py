@@ -71,8 +71,8 @@ def make_grid(
         if tuple(values.get(UNSEEN, ())) == ("all",):
             values[UNSEEN] = _read_domains(GridRun(config, common, {}))
         runs += [
-            GridRun(config, common, dict(zip(values, each, strict=True)))
-            for each in itertools.product(*values.values())
+            GridRun(config, common, dict(zip(values, combination, strict=True)))
+            for combination in itertools.product(*values.values())
         ]
     names = [run.name for run in runs]
     if duplicate := next((name for name in names if names.count(name) > 1), None):

@@ -26,8 +26,8 @@ class TensorBoard:
         self._seeds[seed].write(round, figures)
 
     def close(self, is_complete: bool) -> None:
-        for each in self._seeds.values():
-            each.close(is_complete)
+        for writer in self._seeds.values():
+            writer.close(is_complete)
 
 
 class _SeedWriter:

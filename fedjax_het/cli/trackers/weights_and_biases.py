@@ -35,8 +35,8 @@ class WeightsAndBiases:
 
     def close(self, is_complete: bool) -> None:
         """Wait until everything is uploaded."""
-        for each in self._runs.values():
-            each.finish(exit_code=0 if is_complete else 1)
+        for run in self._runs.values():
+            run.finish(exit_code=0 if is_complete else 1)
 
 
 def _start_run(run: TrackedRun, seed: int, id: str) -> wandb.Run:

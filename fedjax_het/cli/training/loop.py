@@ -48,17 +48,17 @@ class TrainingLoop:
             InputError: A checkpoint cannot be used (before anything is written), or a tracker does not start.
         """
         state = self.simulation.start()
-        done = self.processes.broadcast("done", min(each.done for each in self.recorders))
+        done = self.processes.broadcast("done", min(recorder.done for recorder in self.recorders))
         if done:
             with self.processes.barrier("restored"):
                 state = self._restore(state, done)
         self._too_many = self._find_too_many_attackers()
         seconds = 0.0
         if self.processes.is_first:
-            seconds = max([each.rewind(done) for each in self.recorders])
+            seconds = max([recorder.rewind(done) for recorder in self.recorders])
         with contextlib.ExitStack() as stack:
             with self.processes.barrier("live"):
-                opened = [stack.enter_context(each.start_trackers(seconds)) for each in self.recorders]
+                opened = [stack.enter_context(recorder.start_trackers(seconds)) for recorder in self.recorders]
             self._began = time.perf_counter() - seconds
             state = self._train(state, done, opened)
             self._finish(self._running, state)
@@ -66,29 +66,29 @@ class TrainingLoop:
     def _finish(self, recorders: Sequence[RunRecorder], state: State) -> None:
         if recorders:
             evaluation = self.simulation.evaluate(state)
-            for each in recorders if self.processes.is_first else []:
-                each.finish(evaluation)
+            for recorder in recorders if self.processes.is_first else []:
+                recorder.finish(evaluation)
 
     def _restore(self, like: State, done: int) -> State:
         """Restore a checkpoint that all runs have, even if they were killed between saving one and the next."""
-        parts = [each.restore(each.part(like), done) for each in self.recorders]
+        parts = [recorder.restore(recorder.part(like), done) for recorder in self.recorders]
         if len(parts) == 1:
             return parts[0]
-        return jax.tree.map(lambda x, *each: jax.device_put(jnp.concatenate(each), x.sharding), like, *parts)
+        return jax.tree.map(lambda x, *part: jax.device_put(jnp.concatenate(part), x.sharding), like, *parts)
 
     def _train(self, state: State, done: int, opened: Sequence[trackers.Trackers]) -> State:
         if not done:
             self._diagnose(state, 0)
         with terminal.show_progress(done, self.rounds) as progress:
-            for each in opened:
-                each.catch_up(progress.warn)
+            for tracker in opened:
+                tracker.catch_up(progress.warn)
             self._finish_early(self._find_ended(done), done, state, progress)
             for stop in self.simulation.stops(done, *self.stop_every):
                 if not self._running:
                     break
                 state = self._advance(state, done, stop, progress)
-                for each in opened:
-                    each.catch_up(progress.warn)
+                for tracker in opened:
+                    tracker.catch_up(progress.warn)
                 done = stop
         if self._diagnose_every:
             num, seconds = len(self._snapshot_seconds), sum(self._snapshot_seconds)
@@ -133,14 +133,14 @@ class TrainingLoop:
                 figures[privacy.FIGURE] = np.full(len(figures["num_dropped"]), spent)
             if self._too_many is not None:
                 figures["attackers/too_many"] = self._too_many[:, :stop].mean(axis=1)
-            for each in self._running if self.processes.is_first else []:
-                each.add(stop, time.perf_counter() - self._began, figures, evaluation)
+            for recorder in self._running if self.processes.is_first else []:
+                recorder.add(stop, time.perf_counter() - self._began, figures, evaluation)
         progress.show(stop, terminal.describe_round(figures, seconds_per_round))
         self._diagnose(state, stop)
         ended = self._find_ended(stop)
-        for each in self._running:
-            if stop == self.rounds or stop % self.every == 0 or each in ended:
-                each.save(stop, state)
+        for recorder in self._running:
+            if stop == self.rounds or stop % self.every == 0 or recorder in ended:
+                recorder.save(stop, state)
         self._finish_early(ended, stop, state, progress)
         return state
 
@@ -148,16 +148,16 @@ class TrainingLoop:
         """Find the runs that early stopping ends after `done` rounds."""
         if self.recorders[0].stop is None:
             return []
-        ends = self.processes.broadcast(f"ends {done}", [each.end for each in self._running])
-        return [each for each, end in zip(self._running, ends, strict=True) if end is not None]
+        ends = self.processes.broadcast(f"ends {done}", [recorder.end for recorder in self._running])
+        return [recorder for recorder, end in zip(self._running, ends, strict=True) if end is not None]
 
     def _finish_early(
         self, ended: Sequence[RunRecorder], done: int, state: State, progress: terminal.ProgressDisplay
     ) -> None:
-        for each in ended:
-            progress.tell(f"{each.directory.path}: training stops after round {done}, because {each.stop}")
+        for recorder in ended:
+            progress.tell(f"{recorder.directory.path}: training stops after round {done}, because {recorder.stop}")
         self._finish(ended, state)
-        self._running = [each for each in self._running if each not in ended]
+        self._running = [recorder for recorder in self._running if recorder not in ended]
 
     def _diagnose(self, state: State, done: int) -> None:
         """Write the diagnostics if they are due: before the first round, then at an interval."""
@@ -166,8 +166,8 @@ class TrainingLoop:
         start = time.perf_counter()
         values = self.simulation.diagnose(state)
         self._snapshot_seconds.append(time.perf_counter() - start)
-        for each in self._running if self.processes.is_first else []:
-            each.add_snapshot(done, values, self._snapshot_seconds[-1])
+        for recorder in self._running if self.processes.is_first else []:
+            recorder.add_snapshot(done, values, self._snapshot_seconds[-1])
 
     def _find_too_many_attackers(self) -> np.ndarray | None:
         """[runs, rounds] whether more clients of a round lie in the uplink than the robust rule is told of.

@@ -48,8 +48,8 @@ def describe_costs(
     if "personal_test/" in usage and federation.test is not None:
         predictions = f"{facts.num_clients:,} x {int(federation.test.count):,} predictions per evaluation"
         usage["personal_test/"] += f" ({predictions}; personal_on_test=False does without)"
-    least, most = facts.steps_per_client
-    steps = f"{least}" if least == most else f"{least} to {most}"
+    lowest, highest = facts.steps_per_client
+    steps = f"{lowest}" if lowest == highest else f"{lowest} to {highest}"
     down, up = format_bytes(facts.bytes_down), format_bytes(facts.bytes_up)
     bits = f" ({facts.bits_up:,.0f} bits)" if settings.get("uplink") else ""
     frozen = f", and {facts.num_frozen:,} that clients do not train" if facts.num_frozen else ""

@@ -54,8 +54,8 @@ class Training(TrainingWithoutRate, total=False):
 
 def split_training(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """(The settings that are not of local training, those of `Training`)."""
-    of_training = {name: value for name, value in options.items() if name in Training.__optional_keys__}
-    return {name: value for name, value in options.items() if name not in of_training}, of_training
+    training = {name: value for name, value in options.items() if name in Training.__optional_keys__}
+    return {name: value for name, value in options.items() if name not in training}, training
 
 
 def pop_optimizer(training: Training) -> optax.GradientTransformation:

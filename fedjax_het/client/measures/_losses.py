@@ -98,8 +98,8 @@ def _mean_metric(
 
     def add(total: Array, batch: Batch, number: Array) -> Array:
         forward = problem.forward(params, state, batch, view, make_key(0), is_training=False)
-        each = mean_per_example(metric(forward.outputs.logits, batch.labels), batch.labels)
-        return total + jnp.sum(jnp.where(batch.mask > 0, each, 0).astype(total.dtype))
+        values = mean_per_example(metric(forward.outputs.logits, batch.labels), batch.labels)
+        return total + jnp.sum(jnp.where(batch.mask > 0, values, 0).astype(total.dtype))
 
     total = problem.fold(view.data, rows, batch_size, add, jnp.zeros((), float))
     return total / jnp.maximum(rows.count, 1)

@@ -144,8 +144,8 @@ def change_of_control(
             gradient = tree.scale(1.0 / tree.positive_or_one(view.num_steps * own_rate), path)
             change = tree.subtract(_shared(gradient, view), view.received.published["control"])
         else:
-            at_start = full_gradient(problem, view, batch_size)
-            change = _shared(tree.subtract(at_start, view.memory["control"]), view)
+            start_gradient = full_gradient(problem, view, batch_size)
+            change = _shared(tree.subtract(start_gradient, view.memory["control"]), view)
         return tree.where(has_moved, change, tree.zeros_like(change))
 
     return measure

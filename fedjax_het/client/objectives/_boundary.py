@@ -82,7 +82,7 @@ def contrast_of_masks(
 
     Shapes: features [batch, height, width, feature], masks [batch, height, width], is_example [batch] -> [].
     """
-    vectors = jnp.concatenate([mean_over(each, mask) for mask in (contour, background) for each in (first, second)])
+    vectors = jnp.concatenate([mean_over(maps, mask) for mask in (contour, background) for maps in (first, second)])
     is_used = is_example & jnp.any(contour, axis=(1, 2)) & jnp.any(background, axis=(1, 2))
     kinds = jnp.repeat(jnp.array([1, 1, 0, 0]), len(is_used))
     return supervised_contrast(vectors, kinds, jnp.tile(is_used, 4), temperature)

@@ -107,9 +107,9 @@ def cluster_contrast(
     scores = jnp.where(is_cluster, cosines / temperature, jnp.finfo(cosines.dtype).min / 2)  # finite, for gradients
     is_own = labels[:, None] == jnp.arange(len(clusters))
     is_known, is_rival = jnp.any(is_cluster, axis=1), jnp.any(is_cluster, axis=1) & ~is_own
-    each = jax.nn.logsumexp(scores, axis=2)  # [batch, class]
-    own = jnp.sum(jnp.where(is_own, each, 0), axis=1, keepdims=True)
-    excess = jnp.where(is_rival & is_known[labels][:, None], each - own, jnp.finfo(each.dtype).min / 2)
+    class_scores = jax.nn.logsumexp(scores, axis=2)  # [batch, class]
+    own = jnp.sum(jnp.where(is_own, class_scores, 0), axis=1, keepdims=True)
+    excess = jnp.where(is_rival & is_known[labels][:, None], class_scores - own, jnp.finfo(class_scores.dtype).min / 2)
     return jax.nn.softplus(jax.nn.logsumexp(excess, axis=1))
 
 

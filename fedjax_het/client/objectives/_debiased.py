@@ -68,10 +68,10 @@ def debiased_cross_entropy(
         else:
             is_few_shot = _few_shot_from_list(few_shot, num_classes, forward.view.client)
         drift = DIVERGENCES[divergence](_head_change(forward, lambda_every, num_classes))
-        of_class = 1.0 + jnp.where(is_few_shot, drift, 0)
+        class_weights = 1.0 + jnp.where(is_few_shot, drift, 0)
         losses = cross_entropies(logits, labels)
         is_example = tree.add_axes(mask, labels.ndim) * is_counted(labels)
-        weights = is_example * of_class[labels]
+        weights = is_example * class_weights[labels]
         total = jnp.sum(weights if normalise == "weights" else is_example)
         return jnp.sum(weights * losses) / tree.positive_or_one(total)
 

@@ -146,7 +146,7 @@ def not_true_divergence(logits: Array, received: Array, labels: Array, tau: floa
     """sum_{c != y} q_g(c) log(q_g(c) / q(c)) of every example, logits [..., class] -> [...]."""
     is_true = jax.nn.one_hot(labels, logits.shape[-1], dtype=bool)
     never = jnp.finfo(logits.dtype).min / 2  # finite, so that no gradient is NaN
-    own, theirs = (jax.nn.log_softmax(jnp.where(is_true, never, each / tau)) for each in (logits, received))
+    own, theirs = (jax.nn.log_softmax(jnp.where(is_true, never, scores / tau)) for scores in (logits, received))
     return jnp.sum(jnp.where(is_true, 0, jnp.exp(theirs) * (theirs - own)), axis=-1)
 
 

@@ -55,8 +55,8 @@ def count_classes(data: ClientData, num_classes: int) -> Array:
     check_classes(data.examples.labels)
     labels = data.examples.labels[data.train.index]
     is_example = jnp.arange(labels.shape[0]) < data.train.count
-    each = tree.add_axes(is_example, labels.ndim) & is_counted(labels)
-    return jnp.zeros(num_classes, float).at[labels.ravel()].add(each.ravel().astype(float))
+    is_label = tree.add_axes(is_example, labels.ndim) & is_counted(labels)
+    return jnp.zeros(num_classes, float).at[labels.ravel()].add(is_label.ravel().astype(float))
 
 
 def focal_losses(logits: Array, labels: Array, gamma: float, beta: float) -> Array:

@@ -27,8 +27,8 @@ def summarize_clients(metrics: Metrics) -> dict[str, np.ndarray]:
     """
     count, numbers = np.asarray(metrics.num_examples, np.float64), {}
     for name, values in _scores(metrics).items():
-        of_defined = np.where(np.isnan(values), 0, count)  # undefined scores are ignored, NaN losses are not
-        statistics = _statistics_over_clients(values, of_defined, is_larger_better(name))
+        defined_count = np.where(np.isnan(values), 0, count)  # undefined scores are ignored, NaN losses are not
+        statistics = _statistics_over_clients(values, defined_count, is_larger_better(name))
         numbers |= {f"{name}_{key}": value for key, value in statistics.items()}
     losses = {"loss": np.asarray(metrics.loss, np.float64)} | _perplexity(metrics)
     return numbers | {f"{name}_mean": _statistics_over_clients(x, count)["mean"] for name, x in losses.items()}
@@ -44,12 +44,12 @@ def summarize_domains(domains: Sequence[Metrics]) -> dict[str, np.ndarray]:
     """
     numbers = {}
     for name in _scores(domains[0]):
-        values = np.stack([_scores(each)[name] for each in domains], axis=-1)
+        values = np.stack([_scores(metrics)[name] for metrics in domains], axis=-1)
         statistics = _statistics_over_clients(values, (~np.isnan(values)).astype(float))
         names = {"mean": "mean", "std": "std", "worst": "min" if is_larger_better(name) else "max"}
-        numbers |= {f"{name}_{key}": statistics[of_clients] for key, of_clients in names.items()}
-    losses = [{"loss": np.asarray(each.loss, np.float64)} | _perplexity(each) for each in domains]
-    return numbers | {f"{name}_mean": np.mean([each[name] for each in losses], axis=0) for name in losses[0]}
+        numbers |= {f"{name}_{key}": statistics[source] for key, source in names.items()}
+    losses = [{"loss": np.asarray(domain.loss, np.float64)} | _perplexity(domain) for domain in domains]
+    return numbers | {f"{name}_mean": np.mean([values[name] for values in losses], axis=0) for name in losses[0]}
 
 
 def is_larger_better(figure: str) -> bool:

@@ -93,9 +93,9 @@ def _make_batches(positions: np.ndarray, counts: np.ndarray, batch_size: int) ->
     num_batches = -(-counts // batch_size)
     segment = np.repeat(np.arange(padding_segment), num_batches)
     number = np.arange(len(segment)) - np.repeat(np.cumsum(num_batches) - num_batches, num_batches)
-    within = number * sizes[segment]
-    count = np.minimum(sizes[segment], counts[segment] - within)
-    begin = (np.cumsum(counts) - counts)[segment] + within
+    skipped = number * sizes[segment]
+    count = np.minimum(sizes[segment], counts[segment] - skipped)
+    begin = (np.cumsum(counts) - counts)[segment] + skipped
     held, chosen = [], _padded_sizes(count)
     for smaller, size in zip([0, *chosen], chosen, strict=False):
         fits = (smaller < count) & (count <= size)
@@ -119,8 +119,8 @@ def _padded_sizes(counts: np.ndarray) -> list[int]:
     smaller = np.cumsum(num)
     places = smaller * candidates + (smaller[-1] - smaller) * candidates[-1]
     best = int(np.argmin(places))
-    is_worth_it = 4 * places[best] <= 3 * places[-1] and places[-1] - places[best] >= _MIN_PADDING_SAVED
-    return [int(candidates[best]), int(candidates[-1])] if is_worth_it else [int(candidates[-1])]
+    is_padding_saved = 4 * places[best] <= 3 * places[-1] and places[-1] - places[best] >= _MIN_PADDING_SAVED
+    return [int(candidates[best]), int(candidates[-1])] if is_padding_saved else [int(candidates[-1])]
 
 
 def _group_into_steps(batches: Batches, batches_per_step: int, padding_segment: int) -> Batches:

@@ -40,7 +40,7 @@ class PredictionMetric(NamedTuple):
 
     title: str
     measure: Callable[[np.ndarray, np.ndarray], float]
-    of: Kind = "classes"
+    kind: Kind = "classes"
     is_larger_better: bool = True
     is_fraction: bool = True
 
@@ -59,7 +59,7 @@ def macro_f1(logits: Logits, labels: Labels) -> float:
     F1_c = 2 TP_c / (2 TP_c + FP_c + FN_c)
     """
     predicted, num_classes = logits.argmax(axis=1), logits.shape[1]
-    counts = [np.bincount(each, minlength=num_classes) for each in (predicted, labels, labels[predicted == labels])]
+    counts = [np.bincount(part, minlength=num_classes) for part in (predicted, labels, labels[predicted == labels])]
     either = counts[0] + counts[1]
     return float(np.mean(2 * counts[2][either > 0] / either[either > 0]))
 
@@ -138,20 +138,20 @@ def surface_distance(predicted: Masks, truth: Masks) -> float:
 
 def _mean_over_images(predicted: Masks, truth: Masks, summarize: Callable[[np.ndarray], float]) -> float:
     values = []
-    for one, other in zip(predicted, truth, strict=True):
-        classes = np.setdiff1d(np.union1d(one, other), [0])
+    for prediction, true_mask in zip(predicted, truth, strict=True):
+        classes = np.setdiff1d(np.union1d(prediction, true_mask), [0])
         if len(classes):
-            values.append(np.mean([summarize(_boundary_distances(one == c, other == c)) for c in classes]))
+            values.append(np.mean([summarize(_boundary_distances(prediction == c, true_mask == c)) for c in classes]))
     return float(np.mean(values)) if values else float("nan")
 
 
-def _boundary_distances(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+def _boundary_distances(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     """The distances from the boundary pixels of each mask to the other's boundary."""
-    if not (one.any() and other.any()):
-        return np.array([np.linalg.norm(np.array(one.shape) - 1)])
-    boundaries = [mask & ~scipy.ndimage.binary_erosion(mask) for mask in (one, other)]
-    to_one, to_other = (np.asarray(scipy.ndimage.distance_transform_edt(~boundary)) for boundary in boundaries)
-    return np.concatenate([to_other[boundaries[0]], to_one[boundaries[1]]])
+    if not (first.any() and second.any()):
+        return np.array([np.linalg.norm(np.array(first.shape) - 1)])
+    boundaries = [mask & ~scipy.ndimage.binary_erosion(mask) for mask in (first, second)]
+    to_first, to_second = (np.asarray(scipy.ndimage.distance_transform_edt(~boundary)) for boundary in boundaries)
+    return np.concatenate([to_second[boundaries[0]], to_first[boundaries[1]]])
 
 
 METRICS: dict[str, PredictionMetric] = {
@@ -160,11 +160,11 @@ METRICS: dict[str, PredictionMetric] = {
     "auroc": PredictionMetric("AUROC", auroc),
     "calibration_error": PredictionMetric("expected calibration error", calibration_error, is_larger_better=False),
     "hausdorff": PredictionMetric(
-        "Hausdorff distance", hausdorff, of="masks", is_larger_better=False, is_fraction=False
+        "Hausdorff distance", hausdorff, kind="masks", is_larger_better=False, is_fraction=False
     ),
-    "c_index": PredictionMetric("C-index", c_index, of="times"),
+    "c_index": PredictionMetric("C-index", c_index, kind="times"),
     "surface_distance": PredictionMetric(
-        "average surface distance", surface_distance, of="masks", is_larger_better=False, is_fraction=False
+        "average surface distance", surface_distance, kind="masks", is_larger_better=False, is_fraction=False
     ),
 }
 """The metrics that can be requested, besides loss, accuracy, and mask overlaps."""
@@ -185,10 +185,10 @@ def check_metrics(names: Sequence[str], labels: HostArray) -> tuple[str, ...]:
     for name in names:
         if name not in METRICS:
             raise InputError(f"metrics: there is no metric '{name}'. {nearest(name, METRICS)}")
-        if METRICS[name].of != kind:
-            fitting = ", ".join(each for each, metric in METRICS.items() if metric.of == kind)
+        if METRICS[name].kind != kind:
+            fitting = ", ".join(fitting_name for fitting_name, metric in METRICS.items() if metric.kind == kind)
             raise InputError(
-                f"metrics: the labels are {kind}, and '{name}' is a metric of {METRICS[name].of}. "
+                f"metrics: the labels are {kind}, and '{name}' is a metric of {METRICS[name].kind}. "
                 + (f"Choose among {fitting}." if fitting else "Leave it out.")
             )
     return tuple(dict.fromkeys(names))
@@ -220,9 +220,9 @@ def measure_segments(
     counts = np.bincount(np.concatenate(segments), minlength=num_segments)[:num_segments]
     bounds = np.cumsum(counts)[:-1]
     parts = np.split(order, bounds) if num_segments else []
-    every_label = np.asarray(labels[np.concatenate(positions)])
-    every_prediction = np.concatenate(predicted, axis=1)
-    return _measure_parts(names, [(every_prediction[:, part], every_label[part]) for part in parts])
+    used_labels = np.asarray(labels[np.concatenate(positions)])
+    all_predictions = np.concatenate(predicted, axis=1)
+    return _measure_parts(names, [(all_predictions[:, part], used_labels[part]) for part in parts])
 
 
 def measure_rows(names: Sequence[str], labels: HostArray, rows: Rows, predictions: HostArray) -> dict[str, np.ndarray]:
@@ -250,6 +250,6 @@ def _measure_parts(names: Sequence[str], parts: Sequence[tuple[np.ndarray, np.nd
     for predictions, labels in parts:
         for name in names:
             measure = METRICS[name].measure
-            of_runs = predictions if METRICS[name].of == "masks" else predictions.astype(np.float64)
-            values[name].append([measure(one, labels) if len(labels) else np.nan for one in of_runs])
-    return {name: np.array(each, np.float64).T for name, each in values.items()}
+            run_predictions = predictions if METRICS[name].kind == "masks" else predictions.astype(np.float64)
+            values[name].append([measure(output, labels) if len(labels) else np.nan for output in run_predictions])
+    return {name: np.array(metric_values, np.float64).T for name, metric_values in values.items()}

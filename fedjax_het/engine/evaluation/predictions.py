@@ -66,20 +66,20 @@ def add_metrics(
     values = measure_segments(names, labels, held, sum(size for _, size in groups), predictions.held)
     bounds = np.cumsum([0] + [size for _, size in groups])
     parts = {
-        name: {metric: each[:, a:b] for metric, each in values.items()}
+        name: {metric: segment_values[:, a:b] for metric, segment_values in values.items()}
         for (name, _), a, b in zip(groups, bounds, bounds[1:], strict=False)
     }
-    parts |= {name: measure_rows(names, labels, tables[name], each) for name, each in predictions.own.items()}
+    parts |= {name: measure_rows(names, labels, tables[name], outputs) for name, outputs in predictions.own.items()}
 
     def complete(name: str, metrics: Metrics) -> Metrics:
         is_single = np.ndim(metrics.loss) == 1
         return metrics._replace(
-            requested={metric: each[:, 0] if is_single else each for metric, each in parts[name].items()}
+            requested={metric: values[:, 0] if is_single else values for metric, values in parts[name].items()}
         )
 
-    unseen = {name: complete(f"unseen/{name}", each) for name, each in evaluation.unseen.items()}
-    by_field = {name: complete(name, each) for name, each in evaluation._asdict().items() if isinstance(each, Metrics)}
-    return evaluation._replace(**by_field, unseen=unseen)
+    unseen = {name: complete(f"unseen/{name}", metrics) for name, metrics in evaluation.unseen.items()}
+    measured = {name: complete(name, part) for name, part in evaluation._asdict().items() if isinstance(part, Metrics)}
+    return evaluation._replace(**measured, unseen=unseen)
 
 
 def _mark_undefined(metrics: Metrics) -> Metrics:

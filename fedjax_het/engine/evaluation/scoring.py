@@ -178,8 +178,8 @@ def score_own_models(
 
         zeros, predictions = jnp.zeros(len(score_names(examples.labels)), float), None
         if with_predictions:
-            _, one = jax.eval_shape(score, jnp.zeros(batch_size, int), jnp.zeros(batch_size, bool))
-            predictions = jnp.zeros((capacity, *one.shape[1:]), one.dtype)
+            _, prediction = jax.eval_shape(score, jnp.zeros(batch_size, int), jnp.zeros(batch_size, bool))
+            predictions = jnp.zeros((capacity, *prediction.shape[1:]), prediction.dtype)
         with jax.named_scope("batches"):
             return jax.lax.fori_loop(0, -(-own.count // batch_size), add_batch, (zeros, predictions))
 
@@ -188,8 +188,8 @@ def score_own_models(
 
 def rows_of_block(rows: Rows, block: Cohort) -> Rows:
     """The rows of a block of clients, from a table with one row per client or a single row for all."""
-    of = block.ids % rows.count.shape[0]
-    return Rows(rows.index[of], jnp.where(block.is_here, rows.count[of], 0))
+    row_number = block.ids % rows.count.shape[0]
+    return Rows(rows.index[row_number], jnp.where(block.is_here, rows.count[row_number], 0))
 
 
 def trained_client_weights(rounds: Array) -> Array:
@@ -204,7 +204,7 @@ def add_weighted(total: Variables, personal: Variables, shares: Array) -> Variab
 
 
 def mean_personal_variables(
-    clients: ClientState, num_clients: int, layout: Layout = vmapped, at_a_time: int | None = None
+    clients: ClientState, num_clients: int, layout: Layout = vmapped, block_size: int | None = None
 ) -> Variables:
     """The mean of personal leaves over clients that have trained, or over all clients if none has.
 
@@ -212,18 +212,18 @@ def mean_personal_variables(
         clients: Leaves [num_clients or more, ...]; rows beyond num_clients are ignored.
         num_clients: The number of clients.
         layout: The layout of the client axis. Every device sums all clients, in the order of a streaming evaluation.
-        at_a_time: The number of clients summed at a time; None: all.
+        block_size: The number of clients summed at a time; None: all.
     """
-    at_a_time, weights = at_a_time or num_clients, trained_client_weights(jnp.asarray(clients.rounds)[:num_clients])
+    block_size, weights = block_size or num_clients, trained_client_weights(jnp.asarray(clients.rounds)[:num_clients])
     personal = jax.tree.map(jnp.asarray, clients.personal)
 
     def add(total: Variables, number: Array) -> tuple[Variables, None]:
-        ids, is_client = client_block(number, at_a_time, num_clients)
+        ids, is_client = client_block(number, block_size, num_clients)
         block = layout.constrain_replicated(layout.take(personal, ids))
         return add_weighted(total, block, jnp.where(is_client, weights[ids], 0)), None
 
     zeros = jax.tree.map(lambda x: jnp.zeros(x.shape[1:], x.dtype), personal)
-    return jax.lax.scan(add, zeros, jnp.arange(-(-num_clients // at_a_time)))[0]
+    return jax.lax.scan(add, zeros, jnp.arange(-(-num_clients // block_size)))[0]
 
 
 def client_block(number: Array | int, size: int, num_clients: int) -> tuple[Array, Array]:
@@ -258,7 +258,7 @@ def _score_batch(
         return problem.model.classify(variables["params"], features)
 
     if isinstance(variables, OutputMixture):
-        first, *others = (w * compute_logits(each) for w, each in zip(variables.weights, variables.models, strict=True))
+        first, *others = (w * compute_logits(m) for w, m in zip(variables.weights, variables.models, strict=True))
         logits = sum(others, start=first)
     else:
         logits = compute_logits(variables)
@@ -266,7 +266,7 @@ def _score_batch(
     predicted = jnp.argmax(logits, -1)
     if are_times(labels):
         losses = cox_losses(logits, labels, is_example)
-        others = [jnp.full_like(losses, each) for each in concordance(logits, labels, is_example)]
+        others = [jnp.full_like(losses, number) for number in concordance(logits, labels, is_example)]
     else:
         losses = cross_entropies(logits, labels)
         others = [(predicted == labels).astype(losses.dtype)]

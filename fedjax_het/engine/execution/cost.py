@@ -47,7 +47,7 @@ def run_cost(traced: TracedRound, held_bytes: Mapping[str, int], peak_bytes: int
         cohort_size=spec.cohort_size,
         mean_cohort_size=spec.participation.expected_size(spec.num_clients),
         num_parameters=tree.num_entries(state.server.shared["params"]) + own,
-        num_frozen=tree.num_entries([each.get("params", {}) for each in (state.server.frozen, state.server.base)]),
+        num_frozen=tree.num_entries([leaves.get("params", {}) for leaves in (state.server.frozen, state.server.base)]),
         steps_per_client=(int(steps.min()), int(steps.max())),
         bytes_down=down,
         bytes_up=math.ceil(bits_up / 8),
@@ -71,8 +71,8 @@ def bytes_per_client(messages: RoundMessages) -> tuple[int, int]:
 def bits_per_upload(messages: RoundMessages, stages: Sequence[Stage]) -> float:
     """The bits that a client sends per round after all stages, including its answers to the survey."""
     cohort_size = messages.uploads.num_examples.shape[0]
-    one = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), messages.uploads)
-    return 8 * tree.num_bytes(messages.answers) // cohort_size + count_bits(stages, one)
+    upload = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), messages.uploads)
+    return 8 * tree.num_bytes(messages.answers) // cohort_size + count_bits(stages, upload)
 
 
 # ---- memory of a device ----------------------------------------------------------------------------------------------

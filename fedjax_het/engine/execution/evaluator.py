@@ -138,8 +138,8 @@ class Evaluator:
             score = self._compiled["personal models"]
             running = [score(self._run.hyper_parameters, state.server, *piece, self._keys)]
         parts += jax.tree.map(np.asarray, running)
-        joined = jax.tree.map(lambda *each: np.concatenate(each, axis=1)[:, : self._spec.num_clients], *parts)
-        return {name: sums for name, (sums, _) in joined.items()}, {name: each for name, (_, each) in joined.items()}
+        joined = jax.tree.map(lambda *pieces: np.concatenate(pieces, axis=1)[:, : self._spec.num_clients], *parts)
+        return {name: sums for name, (sums, _) in joined.items()}, {name: x for name, (_, x) in joined.items()}
 
     def _mean_personal(self, clients: Clients) -> Variables:
         """`scoring.mean_personal_variables`; blocks without trained clients, which add zeros, are skipped."""
@@ -238,7 +238,7 @@ class Evaluator:
                 arguments, loaded = replicated_shapes((self._zero_mean, personal, shares), layout), personal
                 program = run.build(name, scoring.add_weighted, (0, 0, 0), arguments, donate=(0,), is_quick=True)
             else:
-                options = {"num_clients": self._spec.num_clients, "layout": layout, "at_a_time": self._block}
+                options = {"num_clients": self._spec.num_clients, "layout": layout, "block_size": self._block}
                 mean = partial(scoring.mean_personal_variables, **options)
                 program = run.build(name, mean, (0,), (run.state.clients,), is_quick=True)
             built[name] = program, loaded
@@ -282,11 +282,11 @@ class Evaluator:
             block, places = piece
             is_block = len(clients.rounds) == self._block  # in the order of the block
             states = clients if is_block else self._layout.take(clients, places)
-            rows = {name: scoring.rows_of_block(each, block._replace(ids=places)) for name, each in tables.items()}
+            rows = {name: scoring.rows_of_block(table, block._replace(ids=places)) for name, table in tables.items()}
             train, valid = (rows.pop(name, no_rows) for name in _TRAINING)
-            of_block = states, ClientData(examples, train, valid, HIDDEN_TEST_ROWS), rows, block, key
+            arguments = states, ClientData(examples, train, valid, HIDDEN_TEST_ROWS), rows, block, key
             return scoring.score_own_models(
-                round.problem, round.personalize, self._layout, BATCH, server, *of_block, bool(self._spec.metrics)
+                round.problem, round.personalize, self._layout, BATCH, server, *arguments, bool(self._spec.metrics)
             )
 
         scored = jax.lax.map(score_block, (blocks, places))

@@ -92,8 +92,8 @@ class RunSpec:
         On a CPU, the runs of different values or first seeds are sequential, because batched matrix products are not
         faster there, and there may be many runs.
         """
-        is_one_by_one = len(self.seeds) > 1 and target_platform() == "cpu"
-        return 1 if is_one_by_one else self.num_runs
+        is_sequential = len(self.seeds) > 1 and target_platform() == "cpu"
+        return 1 if is_sequential else self.num_runs
 
     @property
     def num_clients(self) -> int:
@@ -148,8 +148,8 @@ class RunSpec:
         round, data, keys = self.round(vmapped), self.federation.data, self.keys()
         if is_on_device:
             shapes = jax.eval_shape(jax.vmap(round.init, (0, None)), keys, data)
-            here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-            like = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=here), shapes)
+            device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+            like = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=device), shapes)
             return checkpoints.restore(like)
         like = jax.vmap(round.initial_state, (0, None))(keys, data.examples.inputs[:1])
         state = checkpoints.restore(like._replace(clients=ClientStore(like.clients, self.num_clients, None)))

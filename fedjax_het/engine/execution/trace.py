@@ -137,8 +137,8 @@ def _trace(spec: RunSpec, layout: Layout, round: Round) -> tuple[Callable, State
 def _check_sweep(spec: RunSpec, layout: Layout, error: Exception) -> NoReturn:
     """Raise InputError with the hyperparameters that cannot be traced, or with the error for an invalid value."""
     trace_round(replace(spec, sweep=spec.sweep.restrict()), layout)
-    each = {name: replace(spec, sweep=spec.sweep.restrict(name)) for name in spec.sweep.values}
-    names = [name for name, restricted in each.items() if not _is_traceable(restricted, layout)]
+    restricted_specs = {name: replace(spec, sweep=spec.sweep.restrict(name)) for name in spec.sweep.values}
+    names = [name for name, restricted in restricted_specs.items() if not _is_traceable(restricted, layout)]
     raise InputError(
         f"{', '.join(names) or ', '.join(spec.sweep.values)}: cannot be swept, for the program depends on its value: "
         f"{str(error).splitlines()[0]} Run a simulation for each value."
@@ -159,7 +159,7 @@ def _check_states(spec: RunSpec, layout: Layout, initial: State) -> None:
     for index, algorithm in enumerate(spec.sweep.algorithms if spec.sweep.values else ()):
         own_state = jax.eval_shape(spec.round(layout, algorithm).init, make_key(0), spec.federation.data)
         if differing := sorted(tree.describe_leaves(own_state).items() ^ tree.describe_leaves(initial).items()):
-            values = ", ".join(f"{name}={each[index]}" for name, each in spec.sweep.values.items())
+            values = ", ".join(f"{name}={swept[index]}" for name, swept in spec.sweep.values.items())
             raise InputError(
                 f"{values}: cannot be swept, for by itself this run keeps another state, from "
                 f"{differing[0][0]} on. Run a simulation for it alone."
@@ -212,12 +212,12 @@ def _check_amplitude(shared: Variables, federation: Federation) -> None:
     rows = federation.data.train
     positions = np.concatenate([index[:count] for index, count in zip(rows.index, rows.count, strict=True)])
     if has_means_of_both_signs(federation.prepare, np.asarray(federation.examples.inputs), positions):
-        which, mend = "the images' means have both signs", "Shift the images so that no mean is negative, to 0..1 say"
+        reason, fix = "the images' means have both signs", "Shift the images so that no mean is negative, to 0..1 say"
         if federation.prepare.moments is not None:
-            which, mend = "standardised images have means of both signs", "Set standardise=False: pixels in 0..1"
+            reason, fix = "standardised images have means of both signs", "Set standardise=False: pixels in 0..1"
         raise InputError(
-            f"standardise: {which}, and what replaces amplitudes keeps phases, so that it cannot make them equal. "
-            f"{mend}, or take an algorithm that leaves amplitudes as they are, such as harmofl with band=None."
+            f"standardise: {reason}, and what replaces amplitudes keeps phases, so that it cannot make them equal. "
+            f"{fix}, or take an algorithm that leaves amplitudes as they are, such as harmofl with band=None."
         )
 
 

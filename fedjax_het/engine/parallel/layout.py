@@ -157,17 +157,17 @@ class Layout:
         def run(block: PyTree) -> tuple[PyTree, PyTree]:
             """Run one chunk. A single client is not vmapped, so it runs only its own steps."""
             if chunk > 1:
-                stacked, each = jax.vmap(function, in_axes=(None, 0))(common, block)
-                return stacked, jax.tree.map(lambda x: jnp.sum(x, axis=0), each)
-            stacked, one = function(common, jax.tree.map(lambda x: x[0], block))
-            return jax.tree.map(lambda x: x[None], stacked), one
+                stacked, partial_sums = jax.vmap(function, in_axes=(None, 0))(common, block)
+                return stacked, jax.tree.map(lambda x: jnp.sum(x, axis=0), partial_sums)
+            stacked, summed = function(common, jax.tree.map(lambda x: x[0], block))
+            return jax.tree.map(lambda x: x[None], stacked), summed
 
         if chunk == count:
             return run(clients)
 
         def step(summed: PyTree, block: PyTree) -> tuple[PyTree, PyTree]:
-            stacked, more = run(block)
-            return tree.add(summed, more), stacked
+            stacked, added = run(block)
+            return tree.add(summed, added), stacked
 
         blocks = jax.tree.map(lambda x: x.reshape(count // chunk, chunk, *x.shape[1:]), clients)
         zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(run, tree.take(blocks, 0))[1])

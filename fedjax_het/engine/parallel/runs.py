@@ -40,16 +40,16 @@ class Sweep:
             InputError: Lists are empty or differ in length, entries are not numbers, the factory rejects a value, or
                 it does not return an Algorithm.
         """
-        self.factory, self.values = factory, {name: np.asarray(each).tolist() for name, each in values.items()}
-        lengths = {name: len(each) for name, each in self.values.items()}
+        self.factory, self.values = factory, {name: np.asarray(numbers).tolist() for name, numbers in values.items()}
+        lengths = {name: len(numbers) for name, numbers in self.values.items()}
         if len(set(lengths.values())) > 1 or 0 in lengths.values():
             raise InputError(f"values: each hyper-parameter needs as many as the others, at least one, not {lengths}.")
-        for name, each in self.values.items():
-            if wrong := [value for value in each if isinstance(value, bool) or not isinstance(value, int | float)]:
+        for name, numbers in self.values.items():
+            if wrong := [value for value in numbers if isinstance(value, bool) or not isinstance(value, int | float)]:
                 raise InputError(f"{name}: a sweep is over numbers, not {wrong[0]!r}. Run a simulation for each value.")
-        combinations = [dict(zip(self.values, each, strict=True)) for each in zip(*self.values.values(), strict=True)]
-        self.algorithms = tuple(factory(**each) for each in combinations or [{}])
-        if others := [each for each in self.algorithms if not isinstance(each, Algorithm)]:
+        combinations = [dict(zip(self.values, row, strict=True)) for row in zip(*self.values.values(), strict=True)]
+        self.algorithms = tuple(factory(**combination) for combination in combinations or [{}])
+        if others := [algorithm for algorithm in self.algorithms if not isinstance(algorithm, Algorithm)]:
             raise InputError(
                 f"algorithm: must be an Algorithm, or a Sweep(factory, values) whose factory builds one, not "
                 f"{shorten(others[0])}."
@@ -68,13 +68,13 @@ class Sweep:
         """
         with jax.enable_x64(True):
             return {
-                name: jnp.stack([jnp.asarray(value) for value in each for _ in range(num_seeds)])
-                for name, each in self.values.items()
+                name: jnp.stack([jnp.asarray(value) for value in numbers for _ in range(num_seeds)])
+                for name, numbers in self.values.items()
             }
 
     def restrict(self, *names: str) -> "Sweep":
         """Return a sweep over these hyperparameters only; the others keep their first value."""
-        others = {name: each[0] for name, each in self.values.items() if name not in names}
+        others = {name: numbers[0] for name, numbers in self.values.items() if name not in names}
         return Sweep(partial(self.factory, **others), {name: self.values[name] for name in names})
 
 
@@ -113,7 +113,7 @@ def without_dtype_warnings(function: Callable) -> Callable:
 def _without_run_axis(function: Callable, axes: Axes) -> Callable:
     def single(*arguments: PyTree) -> PyTree:
         pairs = zip(arguments, axes, strict=True)
-        own = (jax.tree.map(lambda x: x[0], each) if axis == 0 else each for each, axis in pairs)
+        own = (jax.tree.map(lambda x: x[0], argument) if axis == 0 else argument for argument, axis in pairs)
         return jax.tree.map(lambda x: x[None], function(*own))
 
     return single
@@ -123,11 +123,11 @@ def _map_sequentially(function: Callable, axes: Axes) -> Callable:
     """The results of jax.vmap, computed by a loop."""
 
     def mapped(*arguments: PyTree) -> PyTree:
-        run_arguments = {i: each for i, (each, axis) in enumerate(zip(arguments, axes, strict=True)) if axis == 0}
+        run_arguments = {i: value for i, (value, axis) in enumerate(zip(arguments, axes, strict=True)) if axis == 0}
 
-        def one(own: dict[int, PyTree]) -> PyTree:
-            return function(*(own.get(i, each) for i, each in enumerate(arguments)))
+        def call(own: dict[int, PyTree]) -> PyTree:
+            return function(*(own.get(i, argument) for i, argument in enumerate(arguments)))
 
-        return jax.lax.map(one, run_arguments)
+        return jax.lax.map(call, run_arguments)
 
     return mapped

@@ -140,13 +140,13 @@ def _multiply_leaves(multiply: Callable[..., Array], is_by_tensor: bool, *stacks
         stacks: Trees of the same structure.
     """
     leaves = [
-        [leaf.reshape(len(leaf), -1) for leaf in each] for each in zip(*map(jax.tree.leaves, stacks), strict=True)
+        [leaf.reshape(len(leaf), -1) for leaf in group] for group in zip(*map(jax.tree.leaves, stacks), strict=True)
     ]
     small = [index for index, rows in enumerate(leaves) if _is_joined(rows)]
     large = [index for index in range(len(leaves)) if index not in small]
     products = [multiply(*leaves[index]) for index in large]
     if is_by_tensor:
-        products = [each[None] for each in products]
+        products = [product[None] for product in products]
     if small:
         joined, groups = _join([leaves[index] for index in small])
         products.append(multiply(*joined, groups, len(small)) if is_by_tensor else multiply(*joined))
@@ -154,7 +154,7 @@ def _multiply_leaves(multiply: Callable[..., Array], is_by_tensor: bool, *stacks
 
 
 def _is_joined(rows: Sequence[Array]) -> bool:
-    is_float32 = all(each.dtype == jnp.float32 for each in rows)
+    is_float32 = all(leaf.dtype == jnp.float32 for leaf in rows)
     return target_platform() == "tpu" and is_float32 and rows[0].size <= _JOINED_LEAF
 
 
@@ -164,9 +164,9 @@ def _join(leaves: Sequence[Sequence[Array]]) -> tuple[list[Array], Array]:
     Each leaf starts at a multiple of `EXACT_COLUMNS`, after zero padding.
     """
     pad = lambda rows: jnp.pad(rows, ((0, 0), (0, -rows.shape[1] % EXACT_COLUMNS)))  # noqa: E731
-    joined = [jnp.concatenate([pad(rows) for rows in each], axis=1) for each in zip(*leaves, strict=True)]
-    of_sum = np.repeat(np.arange(len(leaves)), [-(-rows[0].shape[1] // EXACT_COLUMNS) for rows in leaves])
-    return joined, jnp.broadcast_to(of_sum[:, None], (len(of_sum), EXACT_COLUMNS)).reshape(1, -1)
+    joined = [jnp.concatenate([pad(rows) for rows in group], axis=1) for group in zip(*leaves, strict=True)]
+    leaf_index = np.repeat(np.arange(len(leaves)), [-(-rows[0].shape[1] // EXACT_COLUMNS) for rows in leaves])
+    return joined, jnp.broadcast_to(leaf_index[:, None], (len(leaf_index), EXACT_COLUMNS)).reshape(1, -1)
 
 
 def _inner_products_across_devices(
@@ -292,8 +292,8 @@ def combination(coefficients: Array, stack: PyTree) -> PyTree:
         return jax.lax.fori_loop(0, leaf.shape[0], add, jnp.zeros(leaf.shape[1:], jnp.float32))
 
     leaves, structure = jax.tree.flatten(stack)
-    of_leaves = coefficients if coefficients.ndim == 2 else itertools.repeat(coefficients, len(leaves))
-    return structure.unflatten([combine(*pair) for pair in zip(leaves, of_leaves, strict=True)])
+    leaf_coefficients = coefficients if coefficients.ndim == 2 else itertools.repeat(coefficients, len(leaves))
+    return structure.unflatten([combine(*pair) for pair in zip(leaves, leaf_coefficients, strict=True)])
 
 
 def _widen(x: Array) -> Array:

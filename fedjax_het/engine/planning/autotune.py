@@ -117,7 +117,7 @@ def find_fastest(
         if best is None or seconds < best[0].seconds:
             best = timing, executor
         if not rest or rest[0].layout != candidate.layout:
-            rest = [each for each in rest if each.conv == _expected_conv(each.layout, best[0], candidates)]
+            rest = [untried for untried in rest if untried.conv == _expected_conv(untried.layout, best[0], candidates)]
         if rounds * best[0].seconds < timings[0].compile_seconds:
             break
     if best is None:

@@ -144,7 +144,7 @@ def _offload_policies(
     """The allowed policies, likely fastest first."""
     store = "host" if 2 * _stored_bytes(first) < physical_memory() else "disk"
     choices = ("device", store), ("device", "stream")
-    allowed = (each if given == AUTO else (given,) for each, given in zip(choices, requested_offload, strict=True))
+    allowed = (names if given == AUTO else (given,) for names, given in zip(choices, requested_offload, strict=True))
     for offload in map(OffloadPolicy._make, product(*allowed)):
         _check_room(first, offload, folder)
         yield offload

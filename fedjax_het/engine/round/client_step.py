@@ -84,7 +84,7 @@ class Sums(NamedTuple):
     """The contribution of a client to the sums over a cohort, or the sums."""
 
     updates: UpdateSums
-    sides: tuple[Named, ...]  # from the stages of the uplink
+    statistics: tuple[Named, ...]  # from the stages of the uplink
 
 
 def cohort_data(data: ClientData, cohort: Cohort) -> ClientData:
@@ -180,9 +180,9 @@ def train_client(
     is_finite = tree.is_finite((upload, state, trained.metrics))
     is_present = has_examples & is_finite
     upload = tree.where(is_present, upload, tree.zeros_like(upload))
-    sides: tuple[Named, ...] = ()
+    statistics: tuple[Named, ...] = ()
     if common.round_key is not None:
-        sent, kept, sides = uplink.send(
+        sent, kept, statistics = uplink.send(
             algorithm.uplink,
             upload.update,
             common.received,
@@ -193,11 +193,11 @@ def train_client(
             common.round_key,
         )
         # A stage may make finite values infinite (an attacker deliberately); the server then drops the client.
-        is_finite &= tree.is_finite((sent, kept, sides))
+        is_finite &= tree.is_finite((sent, kept, statistics))
         is_present &= is_finite
         upload = tree.where(is_present, upload._replace(update=sent), tree.zeros_like(upload))
         state = state._replace(memory=state.memory | kept)
-        sides = tree.where(is_present, sides, tree.zeros_like(sides))
+        statistics = tree.where(is_present, statistics, tree.zeros_like(statistics))
     if asynchronous:
         arrived = asynchronous.receive(upload.update, common.received, now)
         upload = upload._replace(update=tree.where(is_present, arrived, tree.zeros_like(arrived)))
@@ -210,7 +210,7 @@ def train_client(
         is_late,
         seconds,
     )
-    return result, Sums(stream_sums(algorithm, upload, is_present), sides)
+    return result, Sums(stream_sums(algorithm, upload, is_present), statistics)
 
 
 def personal_variables(

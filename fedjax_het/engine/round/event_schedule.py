@@ -95,14 +95,14 @@ def make_schedule(
 
 def _drawer(participation: Participation, key: Key, num_clients: int) -> Callable[[int], list[int]]:
     """The number of a draw -> the sampled ids, -1 for clients that do not report; computes several draws at once."""
-    at_once = max(1, _DRAWN_AT_ONCE // participation.size(num_clients))
-    draw_block, block = _compile_draws(participation, num_clients, at_once), []
+    draws_at_once = max(1, _DRAWN_AT_ONCE // participation.size(num_clients))
+    draw_block, block = _compile_draws(participation, num_clients, draws_at_once), []
 
     def draw(number: int) -> list[int]:
         nonlocal block
-        if number % at_once == 0:
+        if number % draws_at_once == 0:
             block = np.asarray(draw_block(key, np.int32(number))).tolist()
-        return block[number % at_once]
+        return block[number % draws_at_once]
 
     return draw
 

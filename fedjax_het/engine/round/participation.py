@@ -23,7 +23,7 @@ from fedjax_het.validation import (
 
 _MAX_SHUFFLED = 1 << 10  # clients
 _FEISTEL_ROUNDS = 8  # twice the rounds in the theorem of Luby and Rackoff
-_MOST_OVERFLOW = 1e-10  # probability per round that more clients are drawn than there are slots
+_MAX_OVERFLOW = 1e-10  # probability per round that more clients are drawn than there are slots
 
 
 class Participation(NamedTuple):
@@ -126,14 +126,14 @@ def poisson(probability: PositiveFraction, slots: Count | None = None) -> Partic
     def size(num_clients: int) -> int:
         if slots and slots > num_clients:
             raise InputError(f"slots: {slots} places for {num_clients} clients. Lower it, or leave it out.")
-        return min(slots or least_slots(num_clients, probability, _MOST_OVERFLOW), num_clients)
+        return min(slots or min_slots(num_clients, probability, _MAX_OVERFLOW), num_clients)
 
     def draw(key: Key, num_clients: int, number: Array) -> tuple[Array, Array]:
         if probability == 1 and size(num_clients) == num_clients:
             return _all_present(jnp.arange(num_clients))
-        of_count, of_order = jax.random.split(key)
-        count, places = _draw_binomial(of_count, num_clients, probability), size(num_clients)
-        cohort = draw_without_replacement(of_order, num_clients, places)
+        count_key, order_key = jax.random.split(key)
+        count, places = _draw_binomial(count_key, num_clients, probability), size(num_clients)
+        cohort = draw_without_replacement(order_key, num_clients, places)
         # Clients are left out in random order and sorted afterwards; sorting first would leave out large ids.
         is_drawn, by_id = jnp.arange(places) < count, jnp.argsort(cohort)
         return cohort[by_id], is_drawn[by_id]
@@ -146,12 +146,12 @@ def poisson(probability: PositiveFraction, slots: Count | None = None) -> Partic
     return Participation(size, draw, is_everyone, lambda num_clients: probability * num_clients, overflow)
 
 
-def least_slots(num_clients: int, probability: float, most_overflow: float) -> int:
+def min_slots(num_clients: int, probability: float, max_overflow: float) -> int:
     """The smallest number of slots that Poisson sampling exceeds with at most this probability per round."""
-    slots = int(scipy.stats.binom.isf(most_overflow, num_clients, probability))
-    while overflow_probability(num_clients, probability, slots) > most_overflow:
+    slots = int(scipy.stats.binom.isf(max_overflow, num_clients, probability))
+    while overflow_probability(num_clients, probability, slots) > max_overflow:
         slots += 1
-    while slots > 1 and overflow_probability(num_clients, probability, slots - 1) <= most_overflow:
+    while slots > 1 and overflow_probability(num_clients, probability, slots - 1) <= max_overflow:
         slots -= 1
     return max(slots, 1)
 
@@ -171,8 +171,8 @@ def _draw_binomial(key: Key, num_trials: int, probability: float) -> Array:
     mean, spread = num_trials * probability, 12 * (num_trials * probability * (1 - probability)) ** 0.5 + 50
     first, last = max(0, int(mean - spread)), min(num_trials, int(mean + spread))
     exceeds = scipy.stats.binom.sf(np.arange(first, last), num_trials, probability)
-    bounds = [min(int(each * 2**64), 2**64 - 1) for each in exceeds.tolist()]
-    high, low = (np.array(part, np.uint32) for part in zip(*(divmod(each, 2**32) for each in bounds), strict=True))
+    bounds = [min(int(tail * 2**64), 2**64 - 1) for tail in exceeds.tolist()]
+    high, low = (np.array(part, np.uint32) for part in zip(*(divmod(bound, 2**32) for bound in bounds), strict=True))
     value = jax.random.bits(key, (2,), "uint32")
     is_below = (value[0] < high) | ((value[0] == high) & (value[1] < low))
     return first + jnp.sum(is_below, dtype=jnp.int32)
@@ -221,9 +221,9 @@ def _read_intervals(path: str, period: int | None) -> np.ndarray:
     intervals = read_number_table(path, {"client": int, "start": int, "end": int}, "trace")
     for number, (client, start, end) in enumerate(intervals, 2):
         if not 0 <= client <= LARGEST_COUNT or not 0 <= start < end <= (period or LARGEST_COUNT):
-            within = f", with end at most {period}, the period" if period else ""
+            end_condition = f", with end at most {period}, the period" if period else ""
             raise InputError(
-                f"trace: '{path}', line {number}: client must be at least 0 and 0 <= start < end{within}; "
+                f"trace: '{path}', line {number}: client must be at least 0 and 0 <= start < end{end_condition}; "
                 f"they are {client}, {start}, {end}."
             )
     return np.array(intervals, np.int32)

@@ -194,7 +194,7 @@ def update_server(
     update, uplink_state = uplink.receive(
         algorithm.uplink,
         aggregate.update,
-        sums.sides,
+        sums.statistics,
         view,
         server,
         spec.num_clients,

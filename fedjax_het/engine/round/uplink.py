@@ -62,11 +62,11 @@ def send(
         (The update as the server receives it, the new memory of the stages, the values of each stage to sum over
         clients.)
     """
-    kept, sides = list(memory.get(MEMORY, [()] * len(stages))), []
+    kept, statistics = list(memory.get(MEMORY, [()] * len(stages))), []
     own_key = jax.random.fold_in(key, jnp.uint32(_CLIENT))
     for number, stage in enumerate(stages):
         if stage.send is None:
-            sides.append({})
+            statistics.append({})
             continue
         view = StageView(
             received=received,
@@ -79,8 +79,8 @@ def send(
         )
         sent: Sent = stage.send(_seen(stage, update), view)
         update, kept[number] = update | sent.update, sent.memory
-        sides.append(dict(sent.side))
-    return update, {MEMORY: tuple(kept)} if MEMORY in memory else {}, tuple(sides)
+        statistics.append(dict(sent.statistics))
+    return update, {MEMORY: tuple(kept)} if MEMORY in memory else {}, tuple(statistics)
 
 
 def is_lying(stages: Sequence[Stage], clients: Array, num_clients: int) -> Array | None:
@@ -124,7 +124,7 @@ def corrupt(
 def receive(
     stages: Sequence[Stage],
     update: Variables,
-    sides: tuple[Named, ...],
+    statistics: tuple[Named, ...],
     view: ServerView,
     server: ServerState,
     num_clients: int,
@@ -136,7 +136,7 @@ def receive(
     Args:
         stages: The stages.
         update: The aggregator's update.
-        sides: The sums of values that clients sent besides their updates.
+        statistics: The sums of values that clients sent besides their updates.
         view: The view of the server.
         server: The state of the server.
         num_clients: The number of clients of the run.
@@ -151,7 +151,7 @@ def receive(
         if stage.receive is None:
             continue
         own_key = jax.random.fold_in(key, number)
-        known = ReceiveView(view, sides[number], states[number], own_key, num_clients, expected_clients)
+        known = ReceiveView(view, statistics[number], states[number], own_key, num_clients, expected_clients)
         changed, states[number] = stage.receive(_seen(stage, update), known)
         update = update | changed
     return update, tuple(states)

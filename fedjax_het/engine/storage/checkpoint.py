@@ -46,7 +46,7 @@ def inspect_checkpoints(directory: Path, is_thorough: bool = True) -> list[Saved
     Returns:
         All checkpoints, including damaged ones, oldest first.
     """
-    names = [each.name for each in directory.iterdir()] if directory.is_dir() else []
+    names = [folder.name for folder in directory.iterdir()] if directory.is_dir() else []
     rounds = sorted(int(name) for name in names if name.isdecimal() and str(int(name)) == name)
     return [_inspect(directory, round, is_thorough) for round in rounds]
 
@@ -59,13 +59,13 @@ def _inspect(directory: Path, round: int, is_thorough: bool) -> SavedCheckpoint:
         return SavedCheckpoint(round, {}, f"'{missing}' is missing")
     try:
         about = json.loads(read_regular(folder / "about" / "metadata"))
-        there = about.get("round", round)
+        stored_round = about.get("round", round)
         if not {"format", "identity", "leaves"} <= about.keys():
             return SavedCheckpoint(round, {}, "'about' is not what a run writes there")
     except (OSError, ValueError, AttributeError) as error:
         return SavedCheckpoint(round, {}, f"'about' cannot be read ({error})")
-    if there != round:
-        return SavedCheckpoint(round, {}, f"it is the checkpoint of round {there} under another name")
+    if stored_round != round:
+        return SavedCheckpoint(round, {}, f"it is the checkpoint of round {stored_round} under another name")
     damage = find_damage(folder) if is_thorough else None
     damage = damage or IncrementalCheckpoint(directory / "clients").find_damage(about.get("segments", []), is_thorough)
     damage = damage or (FrozenFile(directory).find_damage(about.get("frozen")) if is_thorough else None)
@@ -143,7 +143,7 @@ class Checkpoints:
             write_checksums(self._directory / str(round))
         self._empty_deleted()
         if store is not None:
-            self._segments.prune(each for kept in self._manager.all_steps() for each in self._about(kept)["segments"])
+            self._segments.prune(name for kept in self._manager.all_steps() for name in self._about(kept)["segments"])
 
     def latest(self) -> int | None:
         """The number of completed rounds of the newest checkpoint; None if there is none."""
@@ -183,8 +183,8 @@ class Checkpoints:
                 raise OSError(damage)
         like, store, frozen = _split(like)
         if ("segments" in about) != (store is not None):
-            there, here = ("on", "off") if store is not None else ("off", "on")
-            raise InputError(f"{where}: its client states were {there} the device, not {here} it. Set client_states.")
+            saved = "on" if store is not None else "off"
+            raise InputError(f"{where}: this run was saved with client states {saved} the device. Set client_states.")
         target = jax.tree.map(
             lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), _fill_empty_leaves(like)
         )
@@ -278,9 +278,9 @@ def _leaves(state: State, num_clients: int | None) -> dict[str, str]:
 
 def _check_leaves(where: Path, stored: dict[str, str], expected: dict[str, str]) -> None:
     for name in sorted(stored.keys() | expected.keys()):
-        there, here = stored.get(name, "absent"), expected.get(name, "absent")
-        if there != here:
+        found, wanted = stored.get(name, "absent"), expected.get(name, "absent")
+        if found != wanted:
             raise InputError(
-                f"{where}: the checkpoint is of another algorithm, model or number of clients: {name} is {there} "
-                f"there and {here} here. Train into another directory."
+                f"{where}: the checkpoint is of another algorithm, model or number of clients: {name} is {found} "
+                f"in the checkpoint and {wanted} in this run. Train into another directory."
             )

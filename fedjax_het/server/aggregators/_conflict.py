@@ -57,12 +57,12 @@ def project_running(gram: Array, pairs: Array, is_pair: Array, *, is_mutual: boo
     def step(turn: Array, running: tuple[Array, Array]) -> tuple[Array, Array]:
         coefficients, products = running  # products: <g_i', g_k> of edited and sent updates
         pair = pairs[turn]
-        both, with_sent = coefficients[pair], products[pair]
-        squares = drop_rounding(jnp.sum(both * with_sent, axis=1), jnp.abs(both) @ lengths)
-        product = jnp.sum(both[0] * with_sent[1])
+        edited, with_sent = coefficients[pair], products[pair]
+        squares = drop_rounding(jnp.sum(edited * with_sent, axis=1), jnp.abs(edited) @ lengths)
+        product = jnp.sum(edited[0] * with_sent[1])
         is_removed = moves & is_pair[turn] & (product < 0) & jnp.all(squares > 0)
         share = jnp.where(is_removed, product / tree.positive_or_one(squares[::-1]), 0)[:, None]
-        return coefficients.at[pair].add(-share * both[::-1]), products.at[pair].add(-share * with_sent[::-1])
+        return coefficients.at[pair].add(-share * edited[::-1]), products.at[pair].add(-share * with_sent[::-1])
 
     return jax.lax.fori_loop(0, pairs.shape[0], step, (jnp.eye(gram.shape[0]), gram))[0]
 
@@ -196,8 +196,8 @@ def random_order(view: ServerView, seed: int) -> Array:
     """[m, m]: the ranks of pairs in a new random order each round, a function of (seed, round, both ids)."""
     key = jax.random.fold_in(make_key(seed), view.received.round)
 
-    def draw(one: Array, other: Array) -> Array:
-        pair = jax.random.fold_in(jax.random.fold_in(key, jnp.minimum(one, other)), jnp.maximum(one, other))
+    def draw(first: Array, second: Array) -> Array:
+        pair = jax.random.fold_in(jax.random.fold_in(key, jnp.minimum(first, second)), jnp.maximum(first, second))
         return jax.random.bits(pair, (), "uint32")
 
     return jax.vmap(jax.vmap(draw, (None, 0)), (0, None))(view.cohort, view.cohort)

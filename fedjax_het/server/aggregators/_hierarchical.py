@@ -63,8 +63,8 @@ class _Measured(NamedTuple):
 def _measure(rows: Array, gram: Array, scores: Array) -> _Measured:
     """Measure combinations [n, m] in one matrix product: TPUs lack float64 products, and each compiles to hundreds
     of operations."""
-    both = jnp.concatenate([rows, jnp.abs(rows)]) @ jnp.column_stack([gram, scores, geometry.lengths(gram)])
-    products, others = both[: len(rows), :-2], both[:, -2:]
+    combined = jnp.concatenate([rows, jnp.abs(rows)]) @ jnp.column_stack([gram, scores, geometry.lengths(gram)])
+    products, others = combined[: len(rows), :-2], combined[:, -2:]
     squares = drop_rounding(jnp.sum(products * rows, axis=1), others[len(rows) :, 1])
     return _Measured(products, squares, others[: len(rows), 0])
 

@@ -111,7 +111,7 @@ def parameter_guided(
     def update(state: PyTree, view: ServerView) -> tuple[Array, PyTree]:
         path = low_layer(view.received.shared, layer)
         start = tree.leaves_by_path(view.received.shared)[path].ravel()
-        (changes,) = jax.tree.leaves(view.updates.select(lambda one: one == path).tensors())
+        (changes,) = jax.tree.leaves(view.updates.select(lambda name: name == path).tensors())
         distances = DISTANCES[distance](start, changes.reshape(changes.shape[0], -1))
         return guided_weights(distances, view.uploads.reports["gap"], view.is_present, official_n_extra), state
 

@@ -69,15 +69,15 @@ def test_overrides_reach_options_that_the_file_does_not_set():
 
 
 def test_the_local_rate_follows_a_schedule_that_the_config_names():
-    of_file = {"name": "fedld", "learning_rate_schedule": {"name": "steps", "at": (8,)}}
-    chosen, notes = complete({"algorithm.learning_rate_schedule.factor": "0.5"}, algorithm=of_file)
-    assert chosen["algorithm"]["learning_rate_schedule"] == {"name": "steps", "at": (8,), "factor": 0.5} and not notes
+    table = {"name": "fedld", "learning_rate_schedule": {"name": "steps", "milestones": (8,)}}
+    chosen, notes = complete({"algorithm.learning_rate_schedule.factor": "0.5"}, algorithm=table)
+    assert chosen["algorithm"]["learning_rate_schedule"]["factor"] == 0.5 and not notes
     assert settings.complete_settings(chosen)[0] == chosen
     assert build.build_algorithm(chosen).local_update.num_steps(7) > 0
     assert complete()[0]["algorithm"]["learning_rate_schedule"] == {"name": "constant"}
-    late = {"algorithm.learning_rate_schedule.at": "9,8"}
-    with pytest.raises(InputError, match=r"config\.algorithm\.learning_rate_schedule\.at: .*later than the one before"):
-        build.build_algorithm(complete(late, algorithm=of_file)[0])
+    late = {"algorithm.learning_rate_schedule.milestones": "9,8"}
+    with pytest.raises(InputError, match=r"config\.algorithm\.learning_rate_schedule\.milestones: .*ascending order"):
+        build.build_algorithm(complete(late, algorithm=table)[0])
 
 
 def test_options_that_follow_the_run_take_its_rounds_by_default():

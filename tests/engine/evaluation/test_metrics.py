@@ -30,8 +30,8 @@ from fedjax_het.errors import InputError
 from fedjax_het.labels import concordance
 from fedjax_het.types import Context, Rows
 
-OF_CLASSES = tuple(name for name, each in METRICS.items() if each.of == "classes")
-OF_MASKS = tuple(name for name, each in METRICS.items() if each.of == "masks")
+CLASS_METRICS = tuple(name for name, metric in METRICS.items() if metric.kind == "classes")
+MASK_METRICS = tuple(name for name, metric in METRICS.items() if metric.kind == "masks")
 
 
 def draw(seed, num, num_classes, num_present=None, scale=2.0):
@@ -135,7 +135,7 @@ def test_distances_of_boundaries_are_those_of_all_pairs_of_pixels():
 
 # ---- evaluations -----------------------------------------------------------------------------------------------------
 def evaluate(algorithm, federation, model, **options):
-    options = {"metrics": OF_CLASSES, "num_seeds": 2, "layout": vmapped, "personal_on_test": True} | options
+    options = {"metrics": CLASS_METRICS, "num_seeds": 2, "layout": vmapped, "personal_on_test": True} | options
     simulation = Simulation(algorithm, model, federation, rounds=2, evaluate_every=2, **options)
     state, _ = simulation.advance(simulation.start(), 2)
     return simulation, state, simulation.evaluate(state)
@@ -177,7 +177,7 @@ def test_metrics_of_each_client_and_held_out_set_are_of_all_its_examples_and_no_
         for i, variables in enumerate(every_variables):
             index = rows.index[i][: rows.count[i]]
             logits, labels = compute_logits(simulation, variables, federation, index), federation.examples.labels[index]
-            for name in OF_CLASSES:
+            for name in CLASS_METRICS:
                 expected, ours = METRICS[name].measure(logits, labels), np.ravel(requested[name][1])[i]
                 assert ours == pytest.approx(expected, abs=1e-6, nan_ok=True), (field, i, name)
     figures = flatten_evaluation(evaluation)
@@ -206,7 +206,7 @@ def test_masks_have_distances_of_their_own_images(options):
     federation = data.toy(num_clients=3, num_classes=2, image=(8, 8, 1), masks=True, examples_per_client=(12, 16))
     model = models.unet(2, width=0.1, levels=1)
     *_, evaluation = evaluate(
-        fedavg(batch_size=4), federation, model, metrics=OF_MASKS, personal_on_test=False, num_seeds=1, **options
+        fedavg(batch_size=4), federation, model, metrics=MASK_METRICS, personal_on_test=False, num_seeds=1, **options
     )
     assert evaluation.clients.requested["hausdorff"].shape == (1, 3)
     largest, mean = (evaluation.test.requested[name] for name in ("hausdorff", "surface_distance"))

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from fedjax_het.engine.round.participation import bernoulli, least_slots, poisson
+from fedjax_het.engine.round.participation import bernoulli, min_slots, poisson
 
 DRAWS = 4000
 
@@ -68,10 +68,10 @@ def test_with_probability_one_everyone_takes_part_in_order():
 
 def test_places_are_the_fewest_that_overflow_rarely_enough():
     for num_clients, probability in ((1000, 0.1), (50, 0.02), (1_000_000, 1e-3), (5, 0.9)):
-        slots = least_slots(num_clients, probability, 1e-9)
+        slots = min_slots(num_clients, probability, 1e-9)
         exceeds = scipy.stats.binom(num_clients, probability).sf
         assert exceeds(slots) <= 1e-9 < exceeds(slots - 1)
-    assert least_slots(1000, 0.1, 1.51e-9) == 160
+    assert min_slots(1000, 0.1, 1.51e-9) == 160
 
 
 def test_the_expected_number_is_a_constant_of_the_rule():

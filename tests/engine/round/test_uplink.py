@@ -22,7 +22,7 @@ COUNTED = Stage(
     init=lambda shared: jnp.zeros(()),
     init_server=lambda shared, num_clients, cohort_size: {"ids": jnp.zeros(())},
     publish=lambda state: state["ids"],
-    receive=lambda update, view: (tree.scale(0.5, update), {"ids": view.state["ids"] + view.side["ids"]}),
+    receive=lambda update, view: (tree.scale(0.5, update), {"ids": view.state["ids"] + view.statistics["ids"]}),
 )
 
 

@@ -121,11 +121,11 @@ def test_a_damaged_file_of_client_states_is_refused(tmp_path):
 @pytest.mark.extended
 def test_moving_client_states_on_or_off_the_device_is_refused(tmp_path):
     advance_in_blocks(build_off_device(), 1, directory=tmp_path)
-    with pytest.raises(InputError, match=r"its client states were off the device, not on it. Set client_states"):
+    with pytest.raises(InputError, match=r"saved with client states off the device. Set client_states"):
         Checkpoints(tmp_path, "me").restore(build("scaffold").start())
     state, _ = build("scaffold").advance(build("scaffold").start(), 1)
     Checkpoints(tmp_path / "other", "me").save(1, state)
-    with pytest.raises(InputError, match="were on the device, not off it"):
+    with pytest.raises(InputError, match="saved with client states on the device"):
         Checkpoints(tmp_path / "other", "me").restore(build_off_device().start())
 
 
@@ -174,7 +174,7 @@ def test_a_checkpoint_of_another_algorithm_is_refused(saved):
 @pytest.mark.slow
 def test_a_checkpoint_of_another_number_of_seeds_is_refused(saved):
     _, directory = saved
-    with pytest.raises(InputError, match=r"int32\[1, 5\] there and int32\[2, 5\] here"):
+    with pytest.raises(InputError, match=r"int32\[1, 5\] in the checkpoint and int32\[2, 5\] in"):
         Checkpoints(directory, {"mu": 1}).restore(build("fedavg", num_seeds=2).start())
 
 

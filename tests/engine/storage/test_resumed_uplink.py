@@ -29,7 +29,7 @@ STAGE = Stage(
     init=lambda shared: {"params": tree.zeros_like(shared["params"])},
     init_server=lambda shared, num_clients, cohort_size: jnp.zeros(()),
     publish=lambda state: state,
-    receive=lambda update, view: (update, view.state + view.side["sent"]),
+    receive=lambda update, view: (update, view.state + view.statistics["sent"]),
 )
 
 
