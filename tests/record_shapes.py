@@ -58,16 +58,16 @@ def checked(function: Callable, result_type: Any = Any) -> Callable:
 def with_checked_slots(algorithm: Algorithm) -> Algorithm:
     """Return the algorithm with a check of what each slot is given and what it returns."""
     scalar = get_args(Term)[-1]
-    each = lambda measures: {name: checked(measure) for name, measure in measures.items()}  # noqa: E731
+    check_all = lambda measures: {name: checked(measure) for name, measure in measures.items()}  # noqa: E731
     return replace(
         algorithm,
         objective=tuple(checked(term, scalar) for term in algorithm.objective),
         local_update=algorithm.local_update._replace(train=checked(algorithm.local_update.train)),
         aggregator=algorithm.aggregator._replace(update=checked(algorithm.aggregator.update)),
         memory={name: kept._replace(update=checked(kept.update)) for name, kept in algorithm.memory.items()},
-        survey=each(algorithm.survey),
-        reports=each(algorithm.reports),
-        published={name: each._replace(update=checked(each.update)) for name, each in algorithm.published.items()},
+        survey=check_all(algorithm.survey),
+        reports=check_all(algorithm.reports),
+        published={name: m._replace(update=checked(m.update)) for name, m in algorithm.published.items()},
     )
 
 

@@ -20,8 +20,8 @@ def test_inside_a_program_the_same_clients_attack_as_outside(options):
         assert len(ids) == expected and len(set(ids.tolist())) == expected
         inside = jax.jit(lambda clients, n=num_clients: is_attacker(clients, n, options))(jnp.arange(num_clients))
         np.testing.assert_array_equal(np.flatnonzero(inside), ids)
-        one = jax.jit(lambda client, n=num_clients: is_attacker(client, n, options))
-        assert one(jnp.array(2)) == (2 in ids)
+        is_chosen = jax.jit(lambda client, n=num_clients: is_attacker(client, n, options))
+        assert is_chosen(jnp.array(2)) == (2 in ids)
 
 
 def test_another_seed_chooses_others_and_a_larger_fraction_keeps_them():

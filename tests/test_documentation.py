@@ -59,7 +59,7 @@ def place(tmp_path, monkeypatch):
     """An empty folder to work in, from which files are imported. Names that a page registers are forgotten again."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    modules, before = set(sys.modules), [(each, dict(each)) for each in (ALGORITHMS, SOURCES, DIAGNOSTICS)]
+    modules, before = set(sys.modules), [(registry, dict(registry)) for registry in (ALGORITHMS, SOURCES, DIAGNOSTICS)]
     yield tmp_path
     for registry, entries in before:
         registry.clear()
@@ -272,7 +272,7 @@ def test_the_comparison_has_every_row_in_every_column(page_tables, name):
     experiment, num_seeds = COMPARED[name]
     columns = [*experiment.scales["cpu"].columns, *[experiment.average] * bool(experiment.average)]
     expected = list(itertools.product(experiment.measures, experiment.rows, columns))
-    entries = [entry for each in page_tables.read_measures(name).values() for entry in each]
+    entries = [entry for group in page_tables.read_measures(name).values() for entry in group]
     assert [entry[:3] for entry in entries] == expected
     assert all(len(entry.seeds) == num_seeds for entry in entries)
 
@@ -280,7 +280,7 @@ def test_the_comparison_has_every_row_in_every_column(page_tables, name):
 @pytest.mark.parametrize("what", baselines.EXPERIMENTS)
 def test_the_comparison_gives_a_reason_for_each_algorithm_far_below_fedavg(page_tables, what):
     measures = page_tables.read_measures(what)
-    lower = {entry.row for each in measures.values() for entry, _ in tables.list_lower("fedavg", each)}
+    lower = {entry.row for group in measures.values() for entry, _ in tables.list_lower("fedavg", group)}
     text = (ROOT / "docs" / "comparison.md").read_text()
     section = text.partition(f"<!-- {what}: made by ")[2].partition("\n## ")[0]
     subjects = re.findall(r"^\* (.+?):", section, re.M)

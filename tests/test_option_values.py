@@ -49,8 +49,8 @@ def documented_values(kind: typing.Any) -> Iterator[typing.Any]:
     elif kind is type(None):
         yield None
     elif origin is not Callable:
-        for one in inner:
-            yield from documented_values(one)
+        for part in inner:
+            yield from documented_values(part)
 
 
 def option_values(factory: typing.Any) -> Iterator[tuple[str, typing.Any]]:

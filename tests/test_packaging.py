@@ -31,7 +31,7 @@ OPTIONAL = {
 
 
 def distributions(requirements):
-    return {re.match(r"[\w.-]+", each)[0].lower().replace("_", "-") for each in requirements}
+    return {re.match(r"[\w.-]+", requirement)[0].lower().replace("_", "-") for requirement in requirements}
 
 
 @functools.cache
@@ -48,8 +48,8 @@ def imported():
 
 
 def test_declared_dependencies_are_the_imported_packages():
-    of_module = packages_distributions()
-    needed = {of_module[name][0].lower().replace("_", "-") for name in imported() if name not in OPTIONAL}
+    distributions_of = packages_distributions()
+    needed = {distributions_of[name][0].lower().replace("_", "-") for name in imported() if name not in OPTIONAL}
     assert needed == distributions(PROJECT["dependencies"])
 
 

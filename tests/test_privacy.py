@@ -18,7 +18,7 @@ DELTA = 1e-5
 
 
 def test_epsilon_falls_with_noise_and_delta_and_grows_with_rounds_and_sampling():
-    least = epsilon(2.0, PoissonSampling(0.05), 50, DELTA, "rdp")
+    smallest = epsilon(2.0, PoissonSampling(0.05), 50, DELTA, "rdp")
     for more in (
         epsilon(1.5, PoissonSampling(0.05), 50, DELTA, "rdp"),
         epsilon(2.0, PoissonSampling(0.1), 50, DELTA, "rdp"),
@@ -27,14 +27,14 @@ def test_epsilon_falls_with_noise_and_delta_and_grows_with_rounds_and_sampling()
         epsilon(2.0, FixedSizeSampling(100, 5), 50, DELTA),
         epsilon(2.0, PoissonSampling(1.0), 50, DELTA, "rdp"),
     ):
-        assert more > least * 1.05
+        assert more > smallest * 1.05
     assert epsilon(2.0, PoissonSampling(0.05), 0, DELTA) == 0
     assert epsilon(0.0, PoissonSampling(0.05), 1, DELTA) == float("inf")
 
 
 def test_rounds_of_everyone_are_one_round_with_less_noise():
-    one, many = epsilon(3.0, PoissonSampling(1.0), 1, DELTA), epsilon(12.0, PoissonSampling(1.0), 16, DELTA)
-    assert many == pytest.approx(one, rel=1e-3)
+    single, many = epsilon(3.0, PoissonSampling(1.0), 1, DELTA), epsilon(12.0, PoissonSampling(1.0), 16, DELTA)
+    assert many == pytest.approx(single, rel=1e-3)
 
 
 @pytest.mark.slow

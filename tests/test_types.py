@@ -59,8 +59,8 @@ def test_records_of_masks_have_the_shapes_that_are_annotated(name):
 def test_records_of_sequences_and_of_survival_have_the_shapes_that_are_annotated():
     rng, labels = np.random.default_rng(0), {"every": np.full((30, 5), -1, np.int32), "last": np.zeros(30, np.int32)}
     options = {"domains": np.arange(30) % 3, "domain_names": "abc"}
-    for outputs, each in labels.items():
-        tokens = data.assemble("x", rng.integers(0, 4, (30, 5)).astype(np.int8), each, class_names="abcd", **options)
+    for outputs, values in labels.items():
+        tokens = data.assemble("x", rng.integers(0, 4, (30, 5)).astype(np.int8), values, class_names="abcd", **options)
         federation = data.federate(tokens, data.by_domain(), 0)
         trace_checked(algorithm("fedavg"), lstm(4, hidden=(3,), outputs=outputs), federation)
     times = data.assemble("x", rng.normal(size=(30, 2)), np.full(30, 2.5, np.float32), class_names="ab", **options)

@@ -41,8 +41,8 @@ GIVEN = {"num_classes"}  # by the run, not by a user
 def factories():
     for registry in (ALGORITHMS, MODELS, PARTITIONS, AUGMENTATIONS, SCHEDULES):
         yield from registry.items()
-    for one in (federate, toy, sgd, Training, settings.RunSettings, engine.Simulation.__init__):
-        yield one.__qualname__, one
+    for function in (federate, toy, sgd, Training, settings.RunSettings, engine.Simulation.__init__):
+        yield function.__qualname__, function
 
 
 def holds_number(kind) -> bool:

@@ -14,7 +14,7 @@ def test_a_module_lists_what_it_defines_and_no_imports(name):
     module = getattr(fh, name)
     names = dir(module)
     assert names and not any(name.startswith("_") for name in names)
-    assert not any(inspect.ismodule(getattr(module, each)) for each in names)
+    assert not any(inspect.ismodule(getattr(module, name)) for name in names)
     assert not {"jax", "np", "annotations", "validate_arguments", "Annotated"} & set(names)
 
 

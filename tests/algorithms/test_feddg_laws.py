@@ -93,8 +93,8 @@ def test_a_client_sends_amplitudes_of_images_from_all_over_its_table(num_images)
 
 @pytest.mark.extended
 def test_the_server_keeps_the_last_amplitudes_of_the_clients_that_were_asked():
-    some = Participation(lambda n: 2, lambda key, n, number: (jnp.array([3, 1]), jnp.array([True, False])))
-    round = compose("feddg", norm="none", participation=some, options={"num_images": 4})
+    participation = Participation(lambda n: 2, lambda key, n, number: (jnp.array([3, 1]), jnp.array([True, False])))
+    round = compose("feddg", norm="none", participation=participation, options={"num_images": 4})
     state, _ = run(round, rounds=2)
     kept = state.server.published["amplitudes"]
     assert kept["is_known"].tolist() == [False, False, False, True, False]
@@ -119,8 +119,8 @@ def masks_of_boxes(num: int) -> np.ndarray:
 def contrast(features, labels, mask, second=None) -> jax.Array:
     batch = Batch(jnp.zeros((len(labels), 12, 12, 1)), jnp.asarray(labels), jnp.asarray(mask, float))
     logits = jnp.zeros((*np.shape(labels), 3))
-    passes = [ForwardPass(None, {}, {}, Outputs(jnp.asarray(each), logits, {}), batch, None, None)
-              for each in (features, features if second is None else second)]  # fmt: skip
+    passes = [ForwardPass(None, {}, {}, Outputs(jnp.asarray(maps), logits, {}), batch, None, None)
+              for maps in (features, features if second is None else second)]  # fmt: skip
     return boundary_contrast(1.0)(*passes)
 
 
@@ -148,12 +148,12 @@ def test_the_boundary_contrast_of_maps_of_another_size_is_refused():
 
 
 def test_the_supervised_contrast_reads_directions_alone_and_is_small_where_labels_are_apart():
-    vectors, labels, every = RNG.normal(size=(6, 3)), jnp.array([1, 1, 1, 0, 0, 0]), jnp.ones(6, bool)
+    vectors, labels, everyone = RNG.normal(size=(6, 3)), jnp.array([1, 1, 1, 0, 0, 0]), jnp.ones(6, bool)
     value = jax.jit(supervised_contrast)
-    loss, scaled = (value(jnp.asarray(vectors * size), labels, every) for size in (1.0, RNG.uniform(0.1, 9, (6, 1))))
+    loss, scaled = (value(jnp.asarray(vectors * size), labels, everyone) for size in (1.0, RNG.uniform(0.1, 9, (6, 1))))
     np.testing.assert_allclose(loss, scaled, rtol=1e-4)
     apart = jnp.asarray(np.where(labels[:, None] == 1, 1.0, -1.0) * np.ones(3))
-    assert 0 <= value(apart, labels, every) < 1e-6 < loss
+    assert 0 <= value(apart, labels, everyone) < 1e-6 < loss
 
 
 def test_inputs_that_are_no_images_and_standardised_images_are_refused():

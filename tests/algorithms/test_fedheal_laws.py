@@ -33,11 +33,11 @@ def test_fedheal_masks_by_the_clients_own_past_and_averages_over_open_masks():
         cohort, shared, reports = metrics.cohort, before.server.shared["params"], told.uploads.reports
         absent = np.setdiff1d(np.arange(5), cohort)
         assert jax.tree.structure(reports["mask"]) == jax.tree.structure(shared)  # nothing of personal leaves
-        assert is_equal(*(tree.take(each.clients.memory, absent) for each in (before, state)))
-        assert is_equal(*(each.server.aggregator.weights[absent] for each in (before, state)))
+        assert is_equal(*(tree.take(s.clients.memory, absent) for s in (before, state)))
+        assert is_equal(*(s.server.aggregator.weights[absent] for s in (before, state)))
 
-        old, new = (tree.take(each.clients.memory["signs"], cohort) for each in (before, state))
-        counts, later = (tree.partition_like(each.counts, shared)[1] for each in (old, new))
+        old, new = (tree.take(s.clients.memory["signs"], cohort) for s in (before, state))
+        counts, later = (tree.partition_like(signs.counts, shared)[1] for signs in (old, new))
         assert is_equal(new.rounds, old.rounds + 1)
         falls = tree.subtract(later, counts)  # s, 0 or 1
         for s, count, mask in zip(*map(jax.tree.leaves, (falls, counts, reports["mask"])), strict=True):
@@ -55,7 +55,7 @@ def test_fedheal_masks_by_the_clients_own_past_and_averages_over_open_masks():
         weights = state.server.aggregator.weights[cohort]
         assert float(jnp.sum(weights)) == pytest.approx(1, abs=1e-6)
         for path, old_leaf in tree.leaves_by_path(shared).items():
-            update, mask = (tree.leaves_by_path(each)[path] for each in (updates, reports["mask"]))
+            update, mask = (tree.leaves_by_path(leaves)[path] for leaves in (updates, reports["mask"]))
             share = np.asarray(tree.add_axes(weights, mask.ndim)) * np.asarray(mask)
             total = share.sum(axis=0)
             expected = np.sum(share / np.where(total > 0, total, 1) * np.asarray(update), axis=0)

@@ -50,8 +50,8 @@ def test_with_one_client_every_editing_method_is_fedavg(name):
     alone = federation(num_clients=1).data
     change = {"objective": (cross_entropy(),)}
     ours, other = (
-        run(compose(each, norm="none", num_clients=1, change=change), data=alone)[0].server.shared
-        for each in (name, "fedavg")
+        run(compose(algorithm, norm="none", num_clients=1, change=change), data=alone)[0].server.shared
+        for algorithm in (name, "fedavg")
     )
     assert difference(ours, other) < 1e-6
 

@@ -48,14 +48,14 @@ fedavg = functools.partial(after, "fedavg")
 def losses(name: str, variables) -> np.ndarray:
     """Losses of these shared variables on every client's validation examples."""
 
-    def one(rows):
+    def update(rows):
         own = data._replace(train=rows[0], valid=rows[1], test=rows[2])
         received = Broadcast(jnp.zeros((), int), variables, {})
         view = ClientView(received, {}, {}, own, variables, variables, (), {}, None)
         return mean_loss("start")(compose_cached(name)[0].problem, view)
 
     data = jax.tree.map(jnp.asarray, federation_with_validation().data)
-    return np.asarray(jax.vmap(one)((data.train, data.valid, data.test)))
+    return np.asarray(jax.vmap(update)((data.train, data.valid, data.test)))
 
 
 @pytest.mark.extended

@@ -68,7 +68,7 @@ def test_not_true_divergence_at_a_high_temperature_is_half_a_variance():
     with jax.enable_x64(True):
         args = (jnp.asarray(LOGITS, float), jnp.asarray(OTHERS, float), LABELS)
         ours = tau**2 * not_true_divergence(*args, tau)
-    np.testing.assert_allclose(ours, [np.var(each) / 2 for each in kept], rtol=0.05)
+    np.testing.assert_allclose(ours, [np.var(values) / 2 for values in kept], rtol=0.05)
 
 
 def test_printed_calibration_is_minus_the_logit_of_the_inclusive_probability():

@@ -163,7 +163,7 @@ def test_images_too_small_for_the_network_are_refused(refused):
     ],
 )
 def test_impossible_numbers_and_sizes_are_refused_in_one_line(refused, overrides, message):
-    said = refused(*(f"--config.{each}" for each in overrides))
+    said = refused(*(f"--config.{override}" for override in overrides))
     assert message in said and len(said.splitlines()) == 1
 
 

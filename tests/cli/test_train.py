@@ -128,8 +128,8 @@ def test_a_resumed_run_keeps_the_convolution_that_was_timed(config, monkeypatch)
 
 def test_on_an_accelerator_auto_is_timed_with_the_layout(config):
     def conv(**changes):
-        of_model = {"model.name": "cnn", **{key.replace("_", "."): value for key, value in changes.items()}}
-        return build.build_parts(settings.complete_settings(config_files.load_config(config), of_model)[0]).conv
+        model_settings = {"model.name": "cnn", **{key.replace("_", "."): value for key, value in changes.items()}}
+        return build.build_parts(settings.complete_settings(config_files.load_config(config), model_settings)[0]).conv
 
     with tracing_for("gpu"):
         assert conv() == "auto" and conv(layout="vmapped") == "lax" and conv(model_conv="im2col") == "im2col"

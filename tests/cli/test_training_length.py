@@ -131,16 +131,16 @@ def test_runs_of_one_program_stop_each_at_its_own_round(config, tmp_path):
     runs = []
     for rate in ("0.001", "0.5"):
         given = overrides | {"algorithm.learning_rate": rate}
-        of_run, _ = settings.complete_settings(config_files.load_config(config), given)
-        runs.append(train.Run(of_run, RunDirectory(tmp_path / rate)))
+        run_settings, _ = settings.complete_settings(config_files.load_config(config), given)
+        runs.append(train.Run(run_settings, RunDirectory(tmp_path / rate)))
     train.train_together(runs, {})
     alone = [train.Run(run.settings, RunDirectory(tmp_path / f"{i}")) for i, run in enumerate(runs)]
     ends = []
     for run, single in zip(runs, alone, strict=True):
         train.train_together([single], {})
         assert run.directory.check(run.settings).is_complete
-        ends.append([each.directory.read("summary.json")["rounds"] for each in (run, single)])
-        lines = [(each.directory / "metrics.jsonl").read_text().splitlines()[-1] for each in (run, single)]
+        ends.append([trained.directory.read("summary.json")["rounds"] for trained in (run, single)])
+        lines = [(trained.directory / "metrics.jsonl").read_text().splitlines()[-1] for trained in (run, single)]
         assert json.loads(lines[0])["round"] == ends[-1][0]
     assert ends[0][0] == ends[0][1] and ends[1][0] == ends[1][1] and ends[0] != ends[1]
 

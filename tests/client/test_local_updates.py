@@ -90,12 +90,12 @@ def test_shuffling_keeps_every_example_once_in_an_order_independent_of_padding()
 
 @pytest.mark.extended
 def test_every_epoch_and_key_has_its_own_order():
-    one, two = (train(sgd(0.5, batch_size=4, epochs=e), np.arange(12), 12) for e in (1, 2))
+    single, twice = (train(sgd(0.5, batch_size=4, epochs=e), np.arange(12), 12) for e in (1, 2))
     again = train(sgd(0.5, batch_size=4, epochs=2), np.arange(12), 12)
     other = train(sgd(0.5, batch_size=4, epochs=2), np.arange(12), 12, key=1)
-    np.testing.assert_array_equal(two.variables["params"]["w"], again.variables["params"]["w"])
-    assert np.any(two.variables["params"]["w"] != other.variables["params"]["w"])
-    assert np.any(two.variables["params"]["w"] != one.variables["params"]["w"])
+    np.testing.assert_array_equal(twice.variables["params"]["w"], again.variables["params"]["w"])
+    assert np.any(twice.variables["params"]["w"] != other.variables["params"]["w"])
+    assert np.any(twice.variables["params"]["w"] != single.variables["params"]["w"])
 
 
 def test_any_optax_optimizer_can_be_used_and_kept():

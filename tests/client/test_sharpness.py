@@ -32,8 +32,8 @@ def assert_near(a, b, rtol=1e-5):
 
 def test_a_perturbation_has_the_requested_radius():
     assert norm(perturbation(GRADIENT, 0.1)) == pytest.approx(0.1)
-    each = perturbation(GRADIENT, 0.1, "tensor")
-    assert [norm(leaf) for leaf in jax.tree.leaves(each)] == pytest.approx([0.1, 0.1])
+    step = perturbation(GRADIENT, 0.1, "tensor")
+    assert [norm(leaf) for leaf in jax.tree.leaves(step)] == pytest.approx([0.1, 0.1])
     delta = perturbation(GRADIENT, 0.1, scales=SCALES)
     assert norm(jax.tree.map(jnp.divide, delta, SCALES)) == pytest.approx(0.1)
     assert_near(perturbation(GRADIENT, 0.1, "none"), tree.scale(0.1, GRADIENT))
@@ -95,13 +95,13 @@ def direction(rule, *terms, params=WEIGHTS):
 def test_added_terms_enter_neither_the_perturbation_nor_the_perturbed_pass():
     params, rule = tree.scale(1.5, WEIGHTS), sharpness_aware(0.5)
     (loss, _), task = direction(rule, params=params)
-    (total, _), both = direction(rule, proximal(0.7), proximal(0.3), params=params)
+    (total, _), summed = direction(rule, proximal(0.7), proximal(0.3), params=params)
     pull = tree.subtract(params, WEIGHTS)
-    assert_near(both, tree.add(task, pull))
+    assert_near(summed, tree.add(task, pull))
     np.testing.assert_allclose(total - loss, 0.5 * tree.squared_norm(pull), rtol=1e-5)
     whole = tree.add(direction(plain_gradient, params=params)[1], pull)  # what perturbing the whole objective goes by
     leaked = direction(plain_gradient, proximal(1.0), params=tree.add(params, perturbation(whole, 0.5)))[1]
-    assert norm(tree.subtract(both, leaked)) > 1e-2 * norm(both)
+    assert norm(tree.subtract(summed, leaked)) > 1e-2 * norm(summed)
 
 
 @pytest.mark.extended

@@ -65,8 +65,8 @@ def test_notebooks_run_from_top_to_bottom(name, tmp_path, monkeypatch):
     monkeypatch.setenv("MPLBACKEND", "agg")
     clone = tmp_path / "clone"
     clone.mkdir()
-    for each in ROOT.iterdir():
-        (clone / each.name).symlink_to(each)
+    for path in ROOT.iterdir():
+        (clone / path.name).symlink_to(path)
     done = NotebookClient(notebook, timeout=900, resources={"metadata": {"path": str(clone)}}).execute()
     ran = [cell for cell in done.cells if cell.cell_type == "code" and cell.source]
     assert [cell.execution_count for cell in ran] == list(range(1, len(ran) + 1))

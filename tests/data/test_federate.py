@@ -122,19 +122,19 @@ def test_clients_hold_out_a_fifth_only_where_there_is_no_common_test_set():
     alone = federate(dataset(), iid(), 4, test_fraction=0.0)
     assert alone.fractions == (0.0, 0.2, 0.0)
     assert alone.test is None and alone.data.test.count.sum() == 18
-    of_unseen = replace(dataset(), is_test=np.arange(90) % 3 == 0)  # a test split of a domain that nobody has
+    unseen_test = replace(dataset(), is_test=np.arange(90) % 3 == 0)  # a test split of a domain that nobody has
     left_out = {"unseen_domains": "art", "partition": by_domain(), "num_clients": 2}
-    assert federate(of_unseen, **left_out).fractions == (0.2, 0.0, 0.0)
-    assert federate(of_unseen, **left_out, test_fraction=0.0).fractions == (0.0, 0.2, 0.0)
+    assert federate(unseen_test, **left_out).fractions == (0.2, 0.0, 0.0)
+    assert federate(unseen_test, **left_out, test_fraction=0.0).fractions == (0.0, 0.2, 0.0)
     assert federate(dataset(own_test=True), by_domain(), 3, local_test=True).fractions == (0.0, None, 0.0)
     assert federate(dataset(own_valid=True), iid(), 4, valid_fraction=0.3).fractions.client_valid is None
 
 
 def test_newcomers_test_on_all_examples_where_nothing_is_held_out():
     options = {"partition": by_domain(), "num_clients": 3, "unseen_clients": 3, "valid_fraction": 0.1}
-    all_of_it, part = (federate(dataset(own_test=True), **options, client_test_fraction=each) for each in ("auto", 0.5))
-    assert all_of_it.newcomers.train.count.sum() == 0
-    counts = all_of_it.newcomers.valid.count + all_of_it.newcomers.test.count
+    whole, part = (federate(dataset(own_test=True), **options, client_test_fraction=f) for f in ("auto", 0.5))
+    assert whole.newcomers.train.count.sum() == 0
+    counts = whole.newcomers.valid.count + whole.newcomers.test.count
     assert (counts == sum(getattr(part.newcomers, name).count for name in ("train", "valid", "test"))).all()
     assert (part.newcomers.train.count > 0).all()
 
@@ -146,8 +146,8 @@ def test_equal_train_cuts_training_examples_alone_to_the_smallest_number():
     assert cut.data.train.count.tolist() == [full.data.train.count.min()] * 4
     for name in ("valid", "test"):
         np.testing.assert_array_equal(getattr(cut.data, name).index, getattr(full.data, name).index)
-    for one, other, count in zip(cut.data.train.index, full.data.train.index, full.data.train.count, strict=True):
-        assert set(one) <= set(other[:count])
+    for kept, full_rows, count in zip(cut.data.train.index, full.data.train.index, full.data.train.count, strict=True):
+        assert set(kept) <= set(full_rows[:count])
 
 
 def test_masks_are_distributed_whole_and_refused_by_label_skew():
@@ -188,12 +188,12 @@ def test_newcomers_are_chosen_by_the_seed_and_share_the_examples():
 
 
 def test_another_test_fraction_leaves_the_partition_alone():
-    one, other = (federate(dataset(), iid(), 4, client_test_fraction=each) for each in (0.1, 0.3))
-    np.testing.assert_array_equal(one.test.index, other.test.index)
+    first, second = (federate(dataset(), iid(), 4, client_test_fraction=fraction) for fraction in (0.1, 0.3))
+    np.testing.assert_array_equal(first.test.index, second.test.index)
     for client in range(4):
         owned = [
             np.sort(np.concatenate([part.index[client][: part.count[client]] for part in f.data[1:]]))
-            for f in (one, other)
+            for f in (first, second)
         ]
         np.testing.assert_array_equal(*owned)
 

@@ -56,11 +56,11 @@ def test_the_fingerprint_is_independent_of_the_order_in_memory_and_of_chunks(mon
     original = federation()
     inputs = np.asfortranarray(np.arange(60 * 24, dtype=">i4").reshape(60, 6, 4))
     variants = [inputs, np.ascontiguousarray(inputs), inputs.astype("<i4")]
-    examples = [original.examples._replace(inputs=each) for each in variants]
-    made = [replace(original, data=original.data._replace(examples=each)) for each in examples]
+    examples = [original.examples._replace(inputs=array) for array in variants]
+    made = [replace(original, data=original.data._replace(examples=part)) for part in examples]
     whole = made[0].fingerprint
     monkeypatch.setattr(federation_module, "_CHUNK_BYTES", 100)
-    assert {each.fingerprint for each in made[1:]} == {whole}
+    assert {federation.fingerprint for federation in made[1:]} == {whole}
 
 
 def test_the_fingerprint_of_known_data_is_the_same_on_every_machine():
@@ -99,5 +99,5 @@ def test_a_split_uses_every_position_once_and_keeps_one_for_training(num, valid,
 def test_every_stratum_is_split_by_its_fraction_to_within_one(strata, fraction, seed):
     strata = np.array(strata, int)
     is_drawn = splitting.draw_stratified(strata, fraction, np.random.default_rng(seed))
-    for group in [np.ones(len(strata), bool), *(strata == each for each in np.unique(strata))]:
+    for group in [np.ones(len(strata), bool), *(strata == stratum for stratum in np.unique(strata))]:
         assert abs(is_drawn[group].sum() - fraction * group.sum()) < 1 + 1e-9

@@ -55,8 +55,8 @@ def test_every_example_is_used_once_and_depends_on_the_seed(partition, num, num_
 def test_clients_that_resample_do_not_depend_on_the_population():
     examples = labeled_examples(50)
     few, many = (draw(resampled_dirichlet(0.3, 20), examples, num) for num in (3, 200))
-    for client, (one, other) in enumerate(zip(few, many[:3], strict=True)):
-        np.testing.assert_array_equal(one, other, err_msg=str(client))
+    for client, (positions, expected) in enumerate(zip(few, many[:3], strict=True)):
+        np.testing.assert_array_equal(positions, expected, err_msg=str(client))
     assert {len(part) for part in many} == {20}
     assert len({tuple(part) for part in many}) == 200
     assert len(np.unique(np.concatenate(many))) == 50
@@ -140,7 +140,7 @@ def test_impossible_partitions_are_named_in_the_error(partition, num_clients, me
         draw(partition, labeled_examples(30), num_clients)
 
 
-def of_sizes(sizes) -> LabeledExamples:
+def with_sizes(sizes) -> LabeledExamples:
     labels = np.repeat(np.arange(len(sizes)), sizes).astype(np.int32)
     return LabeledExamples(labels, np.zeros(len(labels), np.int32), len(sizes))
 
@@ -152,20 +152,20 @@ def counts_of(partition, examples, num_clients, seed=0):
 
 @pytest.mark.parametrize("equal_sizes", [False, True])
 def test_large_alpha_is_near_uniform(equal_sizes):
-    counts = counts_of(dirichlet(1e6, equal_sizes), of_sizes([100] * 6), 10)
+    counts = counts_of(dirichlet(1e6, equal_sizes), with_sizes([100] * 6), 10)
     assert np.abs(counts - 10).max() <= 1
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_small_alpha_gives_a_class_to_one_client(seed):
-    counts = counts_of(dirichlet(1e-6, min_examples=0), of_sizes([50] * 8), 5, seed)
+    counts = counts_of(dirichlet(1e-6, min_examples=0), with_sizes([50] * 8), 5, seed)
     assert ((counts > 0).sum(axis=0) == 1).all()
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_small_alpha_with_equal_sizes_gives_few_classes(seed):
-    counts = counts_of(dirichlet(1e-6, equal_sizes=True), of_sizes([100] * 10), 10, seed)
-    mixed = counts_of(dirichlet(1e6, equal_sizes=True), of_sizes([100] * 10), 10, seed)
+    counts = counts_of(dirichlet(1e-6, equal_sizes=True), with_sizes([100] * 10), 10, seed)
+    mixed = counts_of(dirichlet(1e6, equal_sizes=True), with_sizes([100] * 10), 10, seed)
     assert (counts.max(axis=1) / 100).mean() > 0.6
     assert (mixed > 0).all()
     np.testing.assert_array_equal(counts.sum(axis=1), 100)
@@ -174,17 +174,17 @@ def test_small_alpha_with_equal_sizes_gives_few_classes(seed):
 @settings(deadline=None)
 @given(st.integers(1, 40), st.sampled_from([1e-6, 0.1, 1e6]), st.integers(0, 30))
 def test_equal_sizes_differ_by_at_most_one(num_clients, alpha, seed):
-    sizes = counts_of(dirichlet(alpha, equal_sizes=True), of_sizes([31, 5, 17]), num_clients, seed).sum(axis=1)
+    sizes = counts_of(dirichlet(alpha, equal_sizes=True), with_sizes([31, 5, 17]), num_clients, seed).sum(axis=1)
     assert sizes.max() - sizes.min() <= 1
 
 
 def test_a_single_client_has_all_examples():
-    np.testing.assert_array_equal(counts_of(dirichlet(0.1), of_sizes([4, 0, 3]), 1), [[4, 0, 3]])
-    np.testing.assert_array_equal(counts_of(dirichlet(0.1, equal_sizes=True), of_sizes([4, 0, 3]), 1), [[4, 0, 3]])
+    np.testing.assert_array_equal(counts_of(dirichlet(0.1), with_sizes([4, 0, 3]), 1), [[4, 0, 3]])
+    np.testing.assert_array_equal(counts_of(dirichlet(0.1, equal_sizes=True), with_sizes([4, 0, 3]), 1), [[4, 0, 3]])
 
 
 def test_rounding_gives_many_clients_similar_numbers_of_examples():
-    sizes = counts_of(dirichlet(1e6), of_sizes([60] * 100), 100).sum(axis=1)  # 0.6 of each class a client
+    sizes = counts_of(dirichlet(1e6), with_sizes([60] * 100), 100).sum(axis=1)  # 0.6 of each class a client
     assert sizes.min() > 40
     assert sizes.max() < 80
 
@@ -193,13 +193,13 @@ def test_rounding_gives_many_clients_similar_numbers_of_examples():
 @given(st.integers(4, 30), st.integers(1, 4), st.integers(0, 50))
 def test_every_client_has_exactly_its_number_of_classes(num_clients, classes_per_client, seed):
     sizes = np.random.default_rng(seed).integers(30, 90, 4)
-    counts = counts_of(shards(classes_per_client), of_sizes(sizes), num_clients, seed)
+    counts = counts_of(shards(classes_per_client), with_sizes(sizes), num_clients, seed)
     assert ((counts > 0).sum(axis=1) == classes_per_client).all()
     np.testing.assert_array_equal(counts.sum(axis=0), sizes)
 
 
 def test_shards_of_equal_classes_make_equal_clients():
-    counts = counts_of(shards(2), of_sizes([200] * 10), 100)
+    counts = counts_of(shards(2), with_sizes([200] * 10), 100)
     np.testing.assert_array_equal(counts.sum(axis=1), 20)
     assert len({tuple(np.flatnonzero(row)) for row in counts}) > 15  # of 45 possible pairs
 
@@ -215,4 +215,4 @@ def test_shards_of_equal_classes_make_equal_clients():
 )
 def test_classes_per_client_out_of_range_is_refused(classes_per_client, message):
     with pytest.raises(InputError, match=message):
-        counts_of(shards(classes_per_client), of_sizes([10] * 4), 2)
+        counts_of(shards(classes_per_client), with_sizes([10] * 4), 2)

@@ -23,7 +23,7 @@ from tests.harness import algorithm, every_algorithm_slowly, is_equal, model
 pytestmark = pytest.mark.extended
 
 COHORT = 3
-DIAGNOSTICS = {name: one for name, one in DIAGNOSTICS.items() if not one.panels}
+DIAGNOSTICS = {name: diagnostic for name, diagnostic in DIAGNOSTICS.items() if not diagnostic.panels}
 
 
 def federation():

@@ -55,7 +55,7 @@ def test_quick_compilation_of_the_first_state_gives_the_same_weights(monkeypatch
     monkeypatch.setenv("XLA_FLAGS", "")
     quick, arguments = jit_initializer(starts, vmapped, None, jax.random.key(0))
     optimized = vmapped.jit(starts, None, compiler_options={"xla_backend_optimization_level": 3})
-    assert [bool(each.get("compiler_options")) for each in options] == [False, True, True]
+    assert [bool(option.get("compiler_options")) for option in options] == [False, True, True]
     chex.assert_trees_all_close(quick(*arguments), optimized(jax.random.key(0)), rtol=1e-6, atol=1e-7)
 
 
@@ -111,14 +111,14 @@ def test_the_length_of_blocks_does_not_change_the_state(simulation):
 @pytest.mark.extended
 def test_several_seeds_equal_simulations_of_one_seed():
     options = {"rounds": 4, "cohort_size": 3, "evaluate_every": 4}
-    both = simulate(algorithm("fedld"), model("none"), federation(), num_seeds=2, seed=5, **options)
+    together = simulate(algorithm("fedld"), model("none"), federation(), num_seeds=2, seed=5, **options)
     for seed in (5, 6):
         alone = simulate(algorithm("fedld"), model("none"), federation(), seed=seed, **options)
-        ours = jax.tree.map(lambda x, s=seed - 5: np.asarray(x)[s : s + 1], both.state.server.shared)
+        ours = jax.tree.map(lambda x, s=seed - 5: np.asarray(x)[s : s + 1], together.state.server.shared)
         assert difference(alone.state.server.shared, ours) < 1e-5
-    assert both.train_loss.shape == (2, 4)
-    mean, deviation = both.mean_and_std()["test/accuracy"]
-    values = both.evaluation.test.accuracy[:, -1]
+    assert together.train_loss.shape == (2, 4)
+    mean, deviation = together.mean_and_std()["test/accuracy"]
+    values = together.evaluation.test.accuracy[:, -1]
     assert (mean, deviation) == pytest.approx((values.mean(), values.std()))
 
 
@@ -126,8 +126,8 @@ def test_several_seeds_equal_simulations_of_one_seed():
 @pytest.mark.parametrize("layout", [chunked(2), sharded(2)], ids=str)
 def test_simulations_in_other_layouts_give_equal_results(layout):
     plain, other = (
-        simulate(algorithm("scaffold"), model("none"), federation(), rounds=3, evaluate_every=3, layout=each)
-        for each in (chunked(1), layout)
+        simulate(algorithm("scaffold"), model("none"), federation(), rounds=3, evaluate_every=3, layout=chosen)
+        for chosen in (chunked(1), layout)
     )
     assert difference(without_padding(plain.state), without_padding(other.state)) < 1e-5
     assert difference(final_figures(plain), final_figures(other)) < 1e-4

@@ -24,7 +24,7 @@ from fedjax_het.errors import InputError
 from tests.cli.runs.test_results import SUMMARY
 from tests.shared import ROOT
 
-EXPERIMENTS = {name: each for of_topic in TOPICS.values() for name, each in of_topic.items()}
+EXPERIMENTS = {name: experiment for experiments in TOPICS.values() for name, experiment in experiments.items()}
 ACCURACY = Quantity(measures.read_test_score(), "accuracy, %", 0.5)
 NOISE = np.array([-0.4, 0.1, 0.3, -0.2, 0.2])  # of seeds
 ORDER = Claim("A is above", "Table 1", "A", ("B", "C"))
@@ -54,12 +54,12 @@ def test_a_single_seed_tells_nothing():
 
 def test_half_of_noise_without_effect_is_seldom_called_an_effect():
     drawn = np.random.default_rng(0).normal(0, 1, (2000, 5))
-    found = [decide(each, 0.0) for each in drawn]
+    found = [decide(differences, 0.0) for differences in drawn]
     assert 0.015 < found.count(HOLDS) / 2000 < 0.035 and 0.015 < found.count(FAILS) / 2000 < 0.035
 
 
 def judge(claim, **values):
-    return verdicts.judge(claim, ACCURACY, {("score", name): list(each) for name, each in values.items()})
+    return verdicts.judge(claim, ACCURACY, {("score", name): list(scores) for name, scores in values.items()})
 
 
 def test_a_claim_against_several_others_needs_each_of_them():
@@ -229,7 +229,7 @@ def test_results_of_earlier_commands_stay_until_their_runs_have_ended(tmp_path, 
 @pytest.mark.slow
 def test_the_command_of_the_page_trains_searches_resumes_and_writes(tmp_path, monkeypatch, capsys):
     digits = load_digits()
-    arrays = {f"{part}_{name}": values[at] for part, at in (("train", slice(0, 1500)), ("test", slice(1500, None)))
+    arrays = {f"{part}_{name}": values[rows] for part, rows in (("train", slice(0, 1500)), ("test", slice(1500, None)))
               for name, values in (("images", digits.images.astype(np.uint8)), ("labels", digits.target))}  # fmt: skip
     np.savez(tmp_path / "digits.npz", **arrays)
     whole = EXPERIMENTS["fedmgc_fashion_mnist"]

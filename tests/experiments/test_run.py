@@ -139,7 +139,7 @@ def test_missing_initial_weights_are_named_before_training(tmp_path, capsys):
         (["nowhere.safetensors"], "there is no file 'nowhere.safetensors'"),
         ([str(tmp_path / "other.safetensors")], "layer1.0.conv1.weight"),
     ):
-        given = [f"--config.model.pretrained={each}" for each in given]
+        given = [f"--config.model.pretrained={text}" for text in given]
         assert papers.main(["fedrd", *arguments, *given]) == 2
         error = capsys.readouterr().err
         assert words in error and error.startswith("error: ")
@@ -204,8 +204,8 @@ def test_a_choice_that_diverged_is_never_reported(tmp_path, monkeypatch, scores,
     for rate, score in scores.items():
         monkeypatch.setitem(SCORES, ("fedavg", rate), (score, 0.9))
     monkeypatch.setattr(runner.grid, "run_grid", train_as_scored)
-    one = CHOSEN._replace(rows={"FedAvg": CHOSEN.rows["FedAvg"]})
-    is_done, text = papers.reproduce(one, "cpu", [], {}, tmp_path, "table")
+    single = CHOSEN._replace(rows={"FedAvg": CHOSEN.rows["FedAvg"]})
+    is_done, text = papers.reproduce(single, "cpu", [], {}, tmp_path, "table")
     assert reported in text and is_done == ("0.3" in reported)
 
 
@@ -213,20 +213,20 @@ def test_a_chosen_run_is_retrained_with_new_seeds_and_diagnosed_at_its_ends(tmp_
     trained = []
 
     def train(runs, folder):
-        trained.append([each.own for each in runs])
+        trained.append([run.own for run in runs])
         return train_as_scored(runs, folder)
 
     monkeypatch.setattr(runner.grid, "run_grid", train)
     refitted = CHOSEN._replace(refit={"num_seeds": "5", "diagnostics": "norms"})
     papers.reproduce(refitted, "cpu", [], {"num_seeds": "3", "rounds": "7"}, tmp_path, "table")
     trials, (refit,), *_ = trained
-    assert [each["algorithm.learning_rate"] for each in trials] == ["0.1", "0.3"] and len(trained) == 4
+    assert [settings["algorithm.learning_rate"] for settings in trials] == ["0.1", "0.3"] and len(trained) == 4
     expected = {"seed": "3", "num_seeds": "5", "diagnostics": "norms", "diagnose_every": "6"}
     assert refit == trials[0] | expected
     trained.clear()
     single = refitted._replace(choices={"": {"algorithm.learning_rate": "0.1"}})
     papers.reproduce(single, "cpu", [], {}, tmp_path / "single", "table")
-    assert ["seed" in each for runs in trained for each in runs] == [True, True]
+    assert ["seed" in settings for runs in trained for settings in runs] == [True, True]
 
 
 def test_one_choice_is_made_on_validation_examples_alone(tmp_path, monkeypatch):

@@ -19,21 +19,21 @@ TINY = Plan({1: 4, 2: 2, 4: 1}, 6, (6, 40), 2, rounds=4, visits=8, cost_interval
 
 @pytest.mark.extended
 def test_every_run_has_valid_settings_and_a_directory_of_its_own():
-    settings_of = {}
+    all_settings = {}
     for part, scale in SCALES.items():
         runs = PLAN.make_experiment(part).make_runs(scale, {"data.path": "fashion_mnist.npz"}, {})
         assert len(runs) == len(ALGORITHMS) * len(PLAN.counts[part])
         counts = [pair for pair in PLAN.counts[part] for _ in ALGORITHMS]
         for run, (population, cohort) in zip(runs.values(), counts, strict=True):
             settings = run.settings()
-            assert settings_of.setdefault(run.name, settings) == settings
+            assert all_settings.setdefault(run.name, settings) == settings
             build.build_algorithm(settings)
             assert (settings["cohort_size"], settings["data"]["num_clients"]) == (cohort, population)
             if part != "costs":
                 every = settings["evaluate_every"]
                 assert PLAN.visits % cohort == 0 and settings["rounds"] >= PLAN.visits // cohort
                 assert (PLAN.rounds % every, PLAN.visits // cohort % every) == (0, 0)
-    assert len({json.dumps(each, sort_keys=True, default=str) for each in settings_of.values()}) == len(settings_of)
+    assert len({json.dumps(s, sort_keys=True, default=str) for s in all_settings.values()}) == len(all_settings)
 
 
 def make_lawful_rows():
@@ -92,7 +92,7 @@ def test_a_point_is_read_from_its_runs(tmp_path):
     )
     seconds = {30: 5.0, 60: 8.0, 90: 14.0}
     cost = FakeRun(
-        lines=[{"round": number, "seconds": each} for number, each in seconds.items()],
+        lines=[{"round": number, "seconds": elapsed} for number, elapsed in seconds.items()],
         summary={"facts": {"peak_bytes": 5e7}},
         resolved={"client_states": "host", "examples": "stream"},
     )

@@ -15,14 +15,14 @@ PATHS = {"fashion_mnist": "fashion_mnist.npz"}
 
 @pytest.mark.parametrize("name", TOPICS)
 def test_every_run_has_valid_settings_and_a_directory_of_its_own(name):
-    settings_of = {}
+    all_settings = {}
     for run in TOPICS[name].experiment.make_runs("cpu", {}, PATHS).values():
-        if run.name not in settings_of:
-            settings_of[run.name] = run.settings()
-            build.build_algorithm(settings_of[run.name])
-            assert build._build_participation(settings_of[run.name], 100).expected_size(100) == 10
-            assert settings_of[run.name]["data"]["path"] == "fashion_mnist.npz"
-    texts = [json.dumps(settings, sort_keys=True, default=str) for settings in settings_of.values()]
+        if run.name not in all_settings:
+            all_settings[run.name] = run.settings()
+            build.build_algorithm(all_settings[run.name])
+            assert build._build_participation(all_settings[run.name], 100).expected_size(100) == 10
+            assert all_settings[run.name]["data"]["path"] == "fashion_mnist.npz"
+    texts = [json.dumps(settings, sort_keys=True, default=str) for settings in all_settings.values()]
     assert len(set(texts)) == len(texts) and len(texts) > len(ALGORITHMS) * len(ALPHAS)
 
 

@@ -103,11 +103,11 @@ def _figures(outcome: Outcome) -> str:
 def _by_reason(label: str, reasons: dict[str, str]) -> list[str]:
     """A line for each reason, with the arrays that share it."""
     names = {reason: [name for name in sorted(reasons) if reasons[name] == reason] for reason in reasons.values()}
-    return [f"{label}: {reason}: {len(those)} arrays ({_some(those)})" for reason, those in names.items()]
+    return [f"{label}: {reason}: {len(group)} arrays ({_some(group)})" for reason, group in names.items()]
 
 
-def _some(names: list[str], most: int = 3) -> str:
-    return ", ".join(names[:most]) + (", ..." if len(names) > most else "")
+def _some(names: list[str], limit: int = 3) -> str:
+    return ", ".join(names[:limit]) + (", ..." if len(names) > limit else "")
 
 
 def _print_list(title: str, lines: list[str]) -> None:

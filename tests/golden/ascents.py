@@ -43,7 +43,7 @@ def replay_ascents(case: Case, build: Callable[..., Algorithm], num_weights: int
     def task(forward: ForwardPass) -> jax.Array:
         weights = _join(forward.params)
         bits = jax.lax.bitcast_convert_type(jax.lax.stop_gradient(weights), jnp.uint32)  # in its thread float64 is off
-        io_callback(lambda each: points.append(np.array(each).view(np.float64)[:, 0]), None, bits, ordered=True)
+        io_callback(lambda value: points.append(np.array(value).view(np.float64)[:, 0]), None, bits, ordered=True)
         return objective(forward._replace(params={"w": weights}))
 
     algorithm = build(batch_size=size, shuffle=False, **settings)

@@ -94,12 +94,12 @@ class Case:
         self,
         name: str,
         ours,
-        at_least: float = 1e-6,
+        floor: float = 1e-6,
         part: Callable[[np.ndarray], np.ndarray] = lambda array: array,
     ) -> Comparison:
         """Our value has to differ from (a part of) an array that a known wrong implementation gives, by this much."""
         held = self._held(name, ours, part(self[name]), np.inf, 0.0)
-        is_unlike = held.error > at_least
+        is_unlike = held.error > floor
         complaint = held.complaint or (
             "" if is_unlike else f"as the wrong implementation gives it, to {held.error:.0e}"
         )

@@ -19,12 +19,12 @@ OTHERS = {  # by the repository that a case's provenance names
 
 @covers("apfl", "official_*")
 def released(case: Case):
-    settings, network = case.meta, Network.of_case(case)
+    settings, network = case.meta, Network.from_case(case)
     cohorts, (_, cohort, _, size) = case["selected"], case["y"].shape
     num_clients = len(case["alpha0"])
     settings.confirm(activation="tanh" if settings["hidden"] else None, momentum_kept_between_rounds=True)
     data = [
-        batches_as_data(*each[:2], num_clients, each[2]) for each in zip(case["X"], case["y"], cohorts, strict=True)
+        batches_as_data(*batch[:2], num_clients, batch[2]) for batch in zip(case["X"], case["y"], cohorts, strict=True)
     ]
 
     def replay(**options) -> list[State]:
@@ -46,8 +46,8 @@ def released(case: Case):
     for suffix, states in (("", replay(preset="released")), ("_paper", replay(keep_momentum=True))):
         yield case.compare("w", np.stack([network.vector(state.server.shared["params"]) for state in states]))
         own = [state.clients.memory["own"] for state in states]
-        yield case.compare(f"v{suffix}", np.stack([network.vector(each.model["params"]) for each in own]))
-        yield case.compare(f"alpha{suffix}", np.stack([each.alpha for each in own]))
+        yield case.compare(f"v{suffix}", np.stack([network.vector(memory.model["params"]) for memory in own]))
+        yield case.compare(f"alpha{suffix}", np.stack([memory.alpha for memory in own]))
     for name in ("v", "alpha"):
         assert np.allclose(case[name], case[f"{name}_paper"]) == (settings[f"paper_differs_{name}"] < 1e-9)
 

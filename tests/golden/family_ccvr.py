@@ -33,7 +33,7 @@ def client_moments(case: Case) -> dict:
 def pool(reports: dict, *, biased: bool = False) -> ClassMoments:
     """The moments of all clients together, one client after the other."""
     start = no_moments(*reports["means"].shape[1:])
-    return jax.lax.scan(lambda total, one: (add_moments(total, one, biased=biased), None), start, reports)[0]
+    return jax.lax.scan(lambda total, report: (add_moments(total, report, biased=biased), None), start, reports)[0]
 
 
 @covers("ccvr", "stats_*")

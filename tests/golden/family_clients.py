@@ -103,8 +103,8 @@ def _methods(case: Case, settings: dict) -> dict[str, Algorithm]:
     """Most warm up step by step; FedLD, by an oversight, takes the rate of the round's beginning throughout."""
     rate, round = float(case["lr"]), int(case["round"])
     settings = settings | {"optimizer": _warming(case, rate, round)}
-    at_beginning = rate * min(1, int(case["local_epoch"]) * round / WARM_UP)
-    constant = settings | {"optimizer": torch_sgd(at_beginning, float(case["momentum"]), float(case["weight_decay"]))}
+    first_rate = rate * min(1, int(case["local_epoch"]) * round / WARM_UP)
+    constant = settings | {"optimizer": torch_sgd(first_rate, float(case["momentum"]), float(case["weight_decay"]))}
     return {
         "fedavg": fedavg(**settings),
         "fedbn": fedbn(**settings),

@@ -28,11 +28,11 @@ def send(stage: Stage, updates, memory=None, key: int = 0):
     keys = jax.random.split(jax.random.key(key), len(updates))
     tree = lambda rows: {"params": {"w": jnp.asarray(rows)}}  # noqa: E731
 
-    def of_client(update, memory, key):
+    def send_update(update, memory, key):
         sent = stage.send(update, StageView(None, (), memory, 0, len(updates), key, key))
         return sent.update, sent.memory
 
-    sent, kept = jax.jit(jax.vmap(of_client))(tree(updates), () if memory is None else tree(memory), keys)
+    sent, kept = jax.jit(jax.vmap(send_update))(tree(updates), () if memory is None else tree(memory), keys)
     return np.asarray(sent["params"]["w"]), np.asarray(kept["params"]["w"]) if memory is not None else None
 
 

@@ -48,28 +48,28 @@ def aggregators(case: Case):
 
     def split(rule, key):
         """(the next round's key, the key of the rotation, those of the clients), as FedJAX splits them."""
-        rotation, of_clients = key, []
+        rotation, client_keys = key, []
         if rule is rotate_leaf:
             key, rotation = jax.random.split(key)
         key, sequence = jax.random.split(key)
         for _ in range(weights.shape[1]):
             sequence, own = jax.random.split(sequence)
-            of_clients.append(own)
-        return key, rotation, of_clients
+            client_keys.append(own)
+        return key, rotation, client_keys
 
     def aggregate(rule, key, clients, weights):
         """(the next round's key, the weighted mean)."""
-        key, rotation, of_clients = split(rule, key)
+        key, rotation, client_keys = split(rule, key)
         rotations, sent = jax.random.split(rotation, num_leaves), []
-        for leaves, own in zip(clients, of_clients, strict=True):
+        for leaves, own in zip(clients, client_keys, strict=True):
             keys = jax.random.split(own, num_leaves)
-            sent.append([rule(*each, levels) for each in zip(leaves, keys, rotations, strict=True)])
-        return key, [jnp.average(jnp.stack(each), axis=0, weights=weights) for each in zip(*sent, strict=True)]
+            sent.append([rule(*inputs, levels) for inputs in zip(leaves, keys, rotations, strict=True)])
+        return key, [jnp.average(jnp.stack(column), axis=0, weights=weights) for column in zip(*sent, strict=True)]
 
     data = lambda keys: jax.random.key_data(jnp.stack(keys))  # noqa: E731
-    _, rotation, of_clients = split(rotate_leaf, legacy_key(case["key"]))
+    _, rotation, client_keys = split(rotate_leaf, legacy_key(case["key"]))
     yield case.compare("rotation_key_r0", jax.random.key_data(rotation), EXACT)
-    yield case.compare("rotated_client_keys_r0", data(of_clients), EXACT)
+    yield case.compare("rotated_client_keys_r0", data(client_keys), EXACT)
     yield case.compare("uniform_client_keys_r0", data(split(round_leaf, legacy_key(case["key"]))[2]), EXACT)
     yield case.compare("drive_rotation_keys_r0", data(split(drive_leaf, legacy_key(case["key"]))[2]), EXACT)
 

@@ -25,9 +25,9 @@ def norms_stay(case: Case):
     norms = {key.rsplit(".", 1)[0] for key in case["bn_keys_by_type"].tolist()}
     for layer in {name.rsplit(".", 1)[0] for name in case["names"].tolist()}:
         if (layer in norms) != ("bn" in layer):
-            for side in ("server", "clients"):
+            for place in ("server", "clients"):
                 reason = "the released code tells norms by 'bn' in their names, and is wrong about this layer"
-                case.excuse(f"{side}_out/{layer}.*", reason)
+                case.excuse(f"{place}_out/{layer}.*", reason)
     yield from _communication(case, fedbn(batch_size=2), norms, {"": FLOAT32, "bytype_": 1e-12})
 
 

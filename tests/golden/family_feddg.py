@@ -61,8 +61,8 @@ def contrast(case: Case):
     temperature = case.meta["temperature"]
     regions = [jnp.asarray(case[f"{name}_{kind}"][:, 0]) for name in STRUCTURES for kind in ("contour", "background")]
     features = [jnp.asarray(nhwc(case[f"embedding_{name}"])) for name in ("inner", "outer")]
-    for name, each in zip(("inner", "outer"), features, strict=True):
-        yield case.compare(f"pooled_{name}", np.stack([mean_over(each, region) for region in regions]))
+    for name, maps in zip(("inner", "outer"), features, strict=True):
+        yield case.compare(f"pooled_{name}", np.stack([mean_over(maps, region) for region in regions]))
 
     def losses(inner, outer):
         return [_contrast(inner, outer, temperature, *pair) for pair in (regions[:2], regions[2:])]
@@ -71,8 +71,8 @@ def contrast(case: Case):
     for name, loss in zip(STRUCTURES, separate, strict=True):
         yield case.compare(f"{name}_loss", loss)
         vectors, labels = jnp.asarray(case[f"{name}_vectors"]), jnp.asarray(case["labels"])
-        of_vectors = jax.grad(lambda v, y=labels: supervised_contrast(v, y, jnp.ones(len(y), bool), temperature))
-        yield case.compare(f"grad_{name}_vectors", jax.jit(of_vectors)(vectors))
+        vector_gradient = jax.grad(lambda v, y=labels: supervised_contrast(v, y, jnp.ones(len(y), bool), temperature))
+        yield case.compare(f"grad_{name}_vectors", jax.jit(vector_gradient)(vectors))
     yield case.compare("loss", sum(separate))
     gradients = jax.jit(jax.grad(lambda inner, outer: sum(losses(inner, outer)), argnums=(0, 1)))(*features)
     for name, gradient in zip(("inner", "outer"), gradients, strict=True):
@@ -132,7 +132,7 @@ def steps(case: Case):
             rule = episodic_gradient(lambda *_: other.inputs, weighted, order=order, **options)
             (loss, after), gradient = rule(problem, params, {}, batch, view, key)
             gradients.append(pixels.vector(gradient))
-        passes = [problem.forward(*each, view, key) for each in ((params, {}, batch), (after["weights"], {}, other))]
+        passes = [problem.forward(*model, view, key) for model in ((params, {}, batch), (after["weights"], {}, other))]
         losses = [*map(_score_dice, passes), contrast(*passes), loss]
         updates, state = optimizer.update(gradient, state, params)
         params = optax.apply_updates(params, updates)

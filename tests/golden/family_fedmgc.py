@@ -70,9 +70,9 @@ def paper(case: Case):
                 if f"{kind}_{setting}" in case:
                     yield case.compare(f"{kind}_{setting}", values, scale=scale if kind == "corrected" else 0)
         for prefix, options in AGGREGATES.items():
-            each = jax.jit(partial(corrected_mean, stack, counts, losses, p_mode=P_MODES.get(mode, mode), **options))
+            means = jax.jit(partial(corrected_mean, stack, counts, losses, p_mode=P_MODES.get(mode, mode), **options))
             for name in case.matching(f"{prefix}_{mode}_lam*"):
-                yield case.compare(name, each(float(name.rpartition("_lam")[2])), scale=scale)
+                yield case.compare(name, means(float(name.rpartition("_lam")[2])), scale=scale)
 
 
 def corrected_mean(stack, counts, losses, fraction, **options):

@@ -91,15 +91,15 @@ def rounds(case: Case):
     for number, sent in enumerate(case["global_protos"][:-1]):
         state = _knowing(state, sent) if is_during else state
         state, _, told = step(state, data, jax.random.key(0))
-        this = lambda stored, number=number: stored[number]  # noqa: E731
+        current = lambda stored, number=number: stored[number]  # noqa: E731
         for name in weights:
-            yield case.compare(f"client__{name}", _weights_of(state.clients.personal, name), part=this)
+            yield case.compare(f"client__{name}", _weights_of(state.clients.personal, name), part=current)
         report = told.uploads.reports["prototypes"]
         published = state.server.published["prototypes"]
         if is_during:
             published = prototypes_of(case["local_protos"][number], by_class)
         else:
-            yield case.compare("local_protos", known(report["means"], report["counts"] > 0), part=this)
+            yield case.compare("local_protos", known(report["means"], report["counts"] > 0), part=current)
         after = lambda stored, number=number: stored[number + 1]  # noqa: E731
         yield case.compare("global_protos", known(**published), part=after)
     body, head = state.clients.personal["params"]["body"], state.clients.personal["params"]["classifier"]

@@ -128,8 +128,8 @@ def debiased_classifier(case: Case):
     yield case.compare("grad_logits", gradient)
     yield case.compare("loss_batch_normalised", loss(logits, labels, normalise="batch"))
     # One example of each class, that the head knows nothing about, costs its class weight times log C.
-    one = jax.jit(jax.vmap(lambda label: loss(jnp.zeros((1, num_classes)), label[None], normalise="batch")))
-    yield case.compare("class_weights", one(jnp.arange(num_classes)) / np.log(num_classes))
+    class_loss = jax.jit(jax.vmap(lambda label: loss(jnp.zeros((1, num_classes)), label[None], normalise="batch")))
+    yield case.compare("class_weights", class_loss(jnp.arange(num_classes)) / np.log(num_classes))
 
 
 class Released(nn.Module):

@@ -85,7 +85,7 @@ def network_of_fedrep(case: Case):
 
 def _train_network(case: Case, phases: list):
     """(own models of all clients, the server's body) after each round of phases, each with its part of the batches."""
-    network, settings = Network.of_case(case), case.meta
+    network, settings = Network.from_case(case), case.meta
     num_clients, cohort_size = settings["clients"], settings["cohort"]
     num_epochs = settings["head_epochs"] + settings["body_epochs"]
     assert case["X"].shape[2] == num_epochs * settings["batches_per_epoch"]

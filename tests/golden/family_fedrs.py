@@ -27,8 +27,8 @@ def losses(case: Case):
     for scaling, name, logit_name in (("share", "official", "code"), ("missing", "paper", "paper")):
         scale = restriction(counts, alpha, scaling)
         yield case.compare("scale_code" if scaling == "share" else "scale_paper", scale)
-        both = jax.jit(jax.value_and_grad(lambda f, w, s=scale: loss(f @ w.T, s), (0, 1)))
-        value, gradients = both(features, weight)
+        value_and_gradients = jax.jit(jax.value_and_grad(lambda f, w, s=scale: loss(f @ w.T, s), (0, 1)))
+        value, gradients = value_and_gradients(features, weight)
         yield case.compare(f"{name}_loss", value)
         yield case.compare(f"{name}_grad_features", gradients[0])
         yield case.compare(f"{name}_grad_weight", gradients[1])

@@ -121,9 +121,9 @@ def training(case: Case):
 
     @jax.jit
     def step(params, state, batch, noise):
-        here = problem(case, noise)
-        printed = figures(settings, here.forward(params, {}, batch, VIEW, KEY))
-        _, gradient = here.value_and_grad(params, {}, batch, VIEW, KEY)
+        local = problem(case, noise)
+        printed = figures(settings, local.forward(params, {}, batch, VIEW, KEY))
+        _, gradient = local.value_and_grad(params, {}, batch, VIEW, KEY)
         updates, state = optimizer.update(gradient, state, params)
         return optax.apply_updates(params, updates), state, jnp.stack(printed)
 

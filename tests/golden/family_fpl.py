@@ -24,7 +24,7 @@ def published_of(protos: np.ndarray, present: np.ndarray) -> dict:
 
 def by_first_members(assignment: np.ndarray) -> np.ndarray:
     """Clusters [client, class] told by the lowest of their clients, where they are told by numbers; -1 stays."""
-    lowest = [[np.argmax(column == each) if each >= 0 else -1 for each in column] for column in assignment.T]
+    lowest = [[np.argmax(column == cluster) if cluster >= 0 else -1 for cluster in column] for column in assignment.T]
     return np.array(lowest).T
 
 
@@ -36,15 +36,15 @@ def aggregation(case: Case):
     num_clusters = np.sum(published["is_cluster"], axis=1)
     yield case.compare("counts", num_clusters)
     order = [list(dict.fromkeys(column[column >= 0])) for column in case["assignment"].T]  # by first members
-    most = case["clusters"].shape[1]
+    max_clusters = case["clusters"].shape[1]
 
     def ordered(stored: np.ndarray) -> np.ndarray:
-        rows = [np.pad(stored[k][chosen], ((0, most - len(chosen)), (0, 0))) for k, chosen in enumerate(order)]
+        rows = [np.pad(stored[k][chosen], ((0, max_clusters - len(chosen)), (0, 0))) for k, chosen in enumerate(order)]
         return np.stack(rows)
 
-    if np.any(published["clusters"][:, most:]):
+    if np.any(published["clusters"][:, max_clusters:]):
         raise ValueError("there are clusters behind the last one of the case")
-    yield case.compare("clusters", published["clusters"][:, :most], part=ordered)
+    yield case.compare("clusters", published["clusters"][:, :max_clusters], part=ordered)
     points, members = jnp.asarray(np.nan_to_num(protos).swapaxes(0, 1)), jnp.asarray(present.T)
     labels = np.asarray(jax.jit(jax.vmap(cluster_by_first_neighbours))(points, members)).T
     yield case.compare("assignment", np.where(present, labels, -1), part=by_first_members)
@@ -79,19 +79,19 @@ def terms(case: Case):
 
     everyone = jnp.ones(batch)
     total = jax.jit(losses)(features, everyone)
-    each = jax.jit(jax.vmap(losses, (None, 0)))(features, jnp.eye(batch))
+    example_losses = jax.jit(jax.vmap(losses, (None, 0)))(features, jnp.eye(batch))
     gradients = jax.jit(jax.jacrev(losses))(features, everyone)
-    yield case.compare("info_nce", each["con"])
-    yield case.compare("mse", each["cons"])
-    yield case.compare("mse", each["cons_sum"] / width)
+    yield case.compare("info_nce", example_losses["con"])
+    yield case.compare("mse", example_losses["cons"])
+    yield case.compare("mse", example_losses["cons_sum"] / width)
     yield case.compare("ce", total["ce"])
     yield case.compare("loss", total["con"] + total["cons"])
     yield case.compare("grad_info_nce", gradients["con"])
     yield case.compare("grad_mse", gradients["cons"])
     if "official_terms" in case:
         has = np.asarray(is_known)[case["labels"]]
-        yield case.compare("official_terms", (each["con"] + each["cons"])[has])
-        yield case.compare("official_info_nce", each["con"][has])
+        yield case.compare("official_terms", (example_losses["con"] + example_losses["cons"])[has])
+        yield case.compare("official_info_nce", example_losses["con"][has])
         gradient = gradients["con"] + gradients["cons"] + gradients["ce"]
         is_long = np.any(case["features"] != 0, axis=1)  # the released gradient at a zero feature is that of a floor
         yield case.compare("official_grad_total", gradient[is_long], part=lambda stored: stored[is_long])

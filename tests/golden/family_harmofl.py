@@ -214,8 +214,8 @@ def training(case: Case):
     for number, (state, clients) in enumerate(_rounds(case, algorithm, model)):
         yield case.compare(f"r{number}_theta", flat(state.server.shared["params"]), 1e-8)
         yield case.compare(f"r{number}_amp", nchw(state.server.shared["amplitude"]["average"]))
-        each = clients["params"]
-        ours = np.stack([flat(jax.tree.map(lambda x, i=i: x[i], each)) for i in range(num_clients)])
+        params = clients["params"]
+        ours = np.stack([flat(jax.tree.map(lambda x, i=i: x[i], params)) for i in range(num_clients)])
         yield case.compare(f"r{number}_client", ours, 1e-8)
     case.excuse("*_gamma", "Gamma is held by the cases gamma_*; a compiled round keeps no trajectory")
 

@@ -109,11 +109,11 @@ def _compare_steps(case: Case, layer: OneLayer, name: str, optimizer) -> Compari
         updates, state = optimizer.update(jax.grad(loss)(adapter, inputs, cotangent), state, adapter)
         return optax.apply_updates(adapter, updates), state
 
-    for each in zip(inputs, cotangents, strict=True):
-        adapter, state = step(jax.tree.map(jnp.asarray, adapter), state, *each)
+    for pair in zip(inputs, cotangents, strict=True):
+        adapter, state = step(jax.tree.map(jnp.asarray, adapter), state, *pair)
         taken.append(adapter)
     for ours, theirs in (("lora_a", "A"), ("lora_b", "B")):
-        yield case.compare(f"{name}_{theirs}", np.stack([np.asarray(each[ours]).T for each in taken]))
+        yield case.compare(f"{name}_{theirs}", np.stack([np.asarray(adapter[ours]).T for adapter in taken]))
 
 
 @covers("lora", "conv1d_*")
@@ -176,10 +176,10 @@ class Adapters:
     def _padded(self, name: str, axis: int) -> np.ndarray:
         if name in self.case:
             return self.case[name]
-        most = int(self.case["ranks"].max())
-        each = [self.case[f"{name}/{client}"] for client in range(len(self.counts))]
-        pads = [[(0, most - x.shape[axis] if at == axis else 0) for at in range(2)] for x in each]
-        return np.stack([np.pad(x, pad) for x, pad in zip(each, pads, strict=True)])
+        max_rank = int(self.case["ranks"].max())
+        matrices = [self.case[f"{name}/{client}"] for client in range(len(self.counts))]
+        pads = [[(0, max_rank - x.shape[axis] if index == axis else 0) for index in range(2)] for x in matrices]
+        return np.stack([np.pad(x, pad) for x, pad in zip(matrices, pads, strict=True)])
 
     def kernel(self, layer: str) -> np.ndarray:
         return self.case[f"W/{layer}"].T
@@ -266,12 +266,12 @@ def means_of_a(case: Case) -> Comparisons:
 def means_of_halves(case: Case) -> Comparisons:
     adapters = Adapters(case)
     same = lambda read: lambda layer: np.repeat(read(layer)[:1], len(adapters.counts), axis=0)  # noqa: E731
-    of_b = adapters.aggregate(mean("samples"), a=same(adapters.a)).update["params"]
-    of_a = adapters.aggregate(mean("samples"), b=same(adapters.b)).update["params"]
+    b_update = adapters.aggregate(mean("samples"), a=same(adapters.a)).update["params"]
+    a_update = adapters.aggregate(mean("samples"), b=same(adapters.b)).update["params"]
     for layer in LAYERS:
-        yield case.compare(f"B_round_B_out/{layer}", of_b[layer]["lora_b"].T, scale=1.0)
-        yield case.compare(f"A_round_A_out/{layer}", of_a[layer]["lora_a"].T)
-        for name, out in (("B", of_b), ("A", of_a)):
+        yield case.compare(f"B_round_B_out/{layer}", b_update[layer]["lora_b"].T, scale=1.0)
+        yield case.compare(f"A_round_A_out/{layer}", a_update[layer]["lora_a"].T)
+        for name, out in (("B", b_update), ("A", a_update)):
             weight = adapters.weight(layer, out[layer]["lora_a"], out[layer]["lora_b"])
             yield case.compare(f"{name}_round_W_eff/{layer}", weight)
     case.excuse("ranks", "all the same")
@@ -452,10 +452,10 @@ class Tapes:
         parts = [case[f"tapes/{name}"].swapaxes(-1, -2) for name in SIZES] + [case["head_tapes"]]
         tapes = np.concatenate([part.reshape(*part.shape[:3], -1) for part in parts], axis=-1)
         for number, cohort in enumerate(case["selected"]):
-            of_all = np.zeros((len(case["h"]), tapes.shape[2], tapes.shape[3] + 1))
-            of_all[..., -1] = case["h"][:, None]
-            of_all[cohort, :, :-1] = tapes[number]
-            inputs = of_all.reshape(-1, of_all.shape[-1])
+            tables = np.zeros((len(case["h"]), tapes.shape[2], tapes.shape[3] + 1))
+            tables[..., -1] = case["h"][:, None]
+            tables[cohort, :, :-1] = tapes[number]
+            inputs = tables.reshape(-1, tables.shape[-1])
             yield client_data(inputs, np.zeros(len(inputs)), [tapes.shape[2]] * len(case["h"]))
 
     def read(self, path: str, where: Callable[[State], dict] = lambda state: state.server.shared) -> np.ndarray:

@@ -70,11 +70,11 @@ def flat(case: Case) -> Iterator[Comparison]:
     weighted = run_stage(stage, weights[:, None] * clipped, float(case["qW"]), normals, sizes=sizes)[0]
     yield case.compare("fixed_denominator", weighted)
     layers = gaussian_mechanism(float(clip), float(z), per_layer=True)
-    one_by_one = [
+    single = [
         run_stage(gaussian_mechanism(float(clip), 0.0, per_layer=True), [u], 1.0, sizes=sizes)[0] for u in updates
     ]
-    yield case.compare("per_layer_clipped", np.stack(one_by_one))
-    weighted = run_stage(layers, weights[:, None] * np.stack(one_by_one), float(case["qW"]), normals, sizes=sizes)[0]
+    yield case.compare("per_layer_clipped", np.stack(single))
+    weighted = run_stage(layers, weights[:, None] * np.stack(single), float(case["qW"]), normals, sizes=sizes)[0]
     yield case.compare("per_layer_fixed", weighted)
 
 
@@ -195,10 +195,10 @@ def accounting(case: Case) -> Iterator[Comparison]:
     ):
         for name in filter(case.__contains__, names):
             settings = zip(case[given].tolist(), samplings, rest, strict=True)
-            yield case.compare(name, [function(x, how, *each, names[name]) for x, how, each in settings], tolerance)
+            yield case.compare(name, [function(x, how, *args, names[name]) for x, how, args in settings], tolerance)
     if "slots" in case:
         settings = zip(case["noise_multiplier"].tolist(), case["q"].tolist(), rest, strict=True)
-        whole = [privacy.epsilon(z, PoissonSampling(q), *each) for z, q, each in settings]
+        whole = [privacy.epsilon(z, PoissonSampling(q), *arguments) for z, q, arguments in settings]
         yield case.compare("eps_poisson", whole, ACCOUNTANT)
         overflow = [participation.overflow_probability(s.num_clients, s.probability, s.slots) for s in samplings]
         yield case.compare("probability_of_overflow_a_round", overflow)

@@ -151,10 +151,10 @@ def trust_bootstrapping(case: Case):
 
 @covers("robust", "rfa_official_*")
 def released_geometric_median(case: Case):
-    stack, counts, most = case["X"], case["n_samples"], int(case["maxiter"])
+    stack, counts, cap = case["X"], case["n_samples"], int(case["maxiter"])
     num_calls, weights = int(case["num_oracle_calls"]), counts / counts.sum()
     options = {"start": "mean", "smoothing": 1e-5, "weighting": "samples"}
-    yield case.compare("out", combine(rules.geometric_median(num_steps=most, tolerance=1e-6, **options), stack, counts))
+    yield case.compare("out", combine(rules.geometric_median(num_steps=cap, tolerance=1e-6, **options), stack, counts))
     points = [combine(rules.mean(), stack, counts)]
     points += [combine(rules.geometric_median(num_steps=n, **options), stack, counts) for n in range(1, num_calls)]
     objectives = [weights @ np.linalg.norm(stack - point, axis=1) for point in points]

@@ -41,7 +41,7 @@ class Network:
         self.start = start
 
     @classmethod
-    def of_case(cls, case: Case) -> "Network":
+    def from_case(cls, case: Case) -> "Network":
         network = cls(case["w0"], *(case.meta[name] for name in ("features", "hidden", "classes")))
         if "parts" in case:
             sizes = [size for outputs, inputs in network.shapes.values() for size in (outputs * inputs, outputs)]
@@ -76,12 +76,12 @@ class Network:
 def batches_as_data(inputs: np.ndarray, labels: np.ndarray, num_clients: int, cohort: Sequence[int]) -> ClientData:
     """Client cohort[s] has the batches inputs[s] [steps, batch, ...], one after the other."""
     num_examples = labels.shape[1] * labels.shape[2]
-    of_all = np.zeros((num_clients, num_examples, *inputs.shape[3:]))
-    labels_of_all = np.zeros((num_clients, num_examples))
-    of_all[cohort] = inputs.reshape(len(cohort), num_examples, *inputs.shape[3:])
-    labels_of_all[cohort] = labels.reshape(len(cohort), num_examples)
+    all_inputs = np.zeros((num_clients, num_examples, *inputs.shape[3:]))
+    all_labels = np.zeros((num_clients, num_examples))
+    all_inputs[cohort] = inputs.reshape(len(cohort), num_examples, *inputs.shape[3:])
+    all_labels[cohort] = labels.reshape(len(cohort), num_examples)
     counts = [num_examples] * num_clients
-    return client_data(of_all.reshape(-1, *inputs.shape[3:]), labels_of_all.reshape(-1), counts)
+    return client_data(all_inputs.reshape(-1, *inputs.shape[3:]), all_labels.reshape(-1), counts)
 
 
 # ---- the label-skew cases: features tanh(x W1^T + b1) and logits f W2^T + b2, with stored client data ----------------

@@ -36,12 +36,12 @@ def aggregate(aggregator: Aggregator, stack: PyTree, num_examples=None, reports=
     """(the update, the aggregator's state) that an aggregator makes of stacked updates, everyone present."""
     stack = pack_for(aggregator, jax.tree.map(jnp.asarray, stack))
     num_clients = jax.tree.leaves(stack)[0].shape[0]
-    one = jax.tree.map(lambda x: jnp.zeros_like(x[0]), stack)
-    state = aggregator.init(one, num_clients) if state is None else state
+    template = jax.tree.map(lambda x: jnp.zeros_like(x[0]), stack)
+    state = aggregator.init(template, num_clients) if state is None else state
 
     @jax.jit
     def run(state, reports, stack, num_examples, round):
-        view = server_view(num_clients, reports, stack, one, num_examples, round)
+        view = server_view(num_clients, reports, stack, template, num_examples, round)
         return server_step.aggregate(aggregator, None, state, view)
 
     out, state = run(state, reports, stack, num_examples, round)
@@ -55,14 +55,14 @@ def combine(aggregator: Aggregator, stack: np.ndarray, num_examples=None, round:
 
 def combine_all(aggregators: Mapping[str, Aggregator], stack: np.ndarray, num_examples=None) -> dict[str, np.ndarray]:
     """What each aggregator makes of one vector per client, in one compiled program."""
-    size, one = len(stack), {"params": {"w": jnp.zeros(stack.shape[1])}}
+    size, template = len(stack), {"params": {"w": jnp.zeros(stack.shape[1])}}
 
     @jax.jit
     def run(stack, num_examples):
-        view = server_view(size, updates={"params": {"w": stack}}, shared=one, num_examples=num_examples)
+        view = server_view(size, updates={"params": {"w": stack}}, shared=template, num_examples=num_examples)
         return {
-            name: server_step.aggregate(each, None, each.init(one, size), view)[0].update["params"]["w"]
-            for name, each in aggregators.items()
+            name: server_step.aggregate(rule, None, rule.init(template, size), view)[0].update["params"]["w"]
+            for name, rule in aggregators.items()
         }
 
     return {name: np.asarray(values) for name, values in run(jnp.asarray(stack), num_examples).items()}
@@ -262,7 +262,7 @@ def replay_rounds(
     for number, cohort in enumerate(selected):
         everyones = np.zeros((num_clients, *inputs.shape[2:])), np.zeros((num_clients, *labels.shape[2:]))
         everyones[0][cohort], everyones[1][cohort] = inputs[number], labels[number]
-        flat = [each.reshape(-1, *each.shape[2:]) if stored else each[:, :0].sum(1) for each in everyones]
+        flat = [arrays.reshape(-1, *arrays.shape[2:]) if stored else arrays[:, :0].sum(1) for arrays in everyones]
         data = ClientData(Examples(jnp.asarray(flat[0]), jnp.asarray(flat[1], jnp.int32)), table, nothing, nothing)
         if state is None:
             state = make_round(algorithm, model, num_clients).init(jax.random.key(0), data)

@@ -55,16 +55,16 @@ EDITS = ("principal", "harmonized", "dominant", "hierarchical")
 @cache
 def aggregate_all(names: tuple[str, ...], size: int, width: int, way: str = "", **options):
     """A program of these aggregators for stacks [size, width]; `way` tells programs of different `update_stack`s."""
-    losses, one = {"loss": jnp.linspace(0.5, 1.5, size)}, {"params": {"w": jnp.zeros(width)}}
+    losses, template = {"loss": jnp.linspace(0.5, 1.5, size)}, {"params": {"w": jnp.zeros(width)}}
 
     @jax.jit
     def run(stack):
         reports = jax.tree.map(lambda loss: loss.astype(stack.dtype), losses)
-        start = jax.tree.map(lambda x: x.astype(stack.dtype), one)
+        start = jax.tree.map(lambda x: x.astype(stack.dtype), template)
 
         def combine(rule):
             view = server_view(size, reports, pack_for(rule, {"params": {"w": stack}}), start)
-            return server_step.aggregate(rule, None, rule.init(one, size), view)[0].update["params"]["w"]
+            return server_step.aggregate(rule, None, rule.init(template, size), view)[0].update["params"]["w"]
 
         return {name: combine(partial(AGGREGATORS[name], **options)()) for name in names}
 

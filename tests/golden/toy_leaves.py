@@ -71,10 +71,10 @@ class Toy:
     def data(self, tapes: np.ndarray, curvatures: np.ndarray, cohort: Sequence[int] | None = None) -> ClientData:
         """Client cohort[s] has the gradients tapes[s] [steps, d], one after the other; without a cohort, client s."""
         num_clients, size = curvatures.shape
-        of_all = np.zeros((num_clients, *tapes.shape[1:]))
-        of_all[np.arange(num_clients) if cohort is None else cohort] = tapes
-        curved = np.broadcast_to(curvatures[:, None], of_all.shape)
-        inputs = np.concatenate([of_all, curved], axis=-1).reshape(-1, 2 * size)
+        all_tapes = np.zeros((num_clients, *tapes.shape[1:]))
+        all_tapes[np.arange(num_clients) if cohort is None else cohort] = tapes
+        curved = np.broadcast_to(curvatures[:, None], all_tapes.shape)
+        inputs = np.concatenate([all_tapes, curved], axis=-1).reshape(-1, 2 * size)
         return client_data(inputs, np.zeros(len(inputs)), [tapes.shape[1]] * num_clients)
 
     def replay(
@@ -83,7 +83,7 @@ class Toy:
         """The states after each round; `tapes` [rounds, slots, steps, d] replace the case's."""
         tapes, cohorts = case["tapes"] if tapes is None else tapes, case["selected"]
         round = self.round(algorithm, len(case["h"]), cohorts.shape[1])
-        data = [self.data(*each) for each in zip(tapes, [case["h"]] * len(tapes), cohorts, strict=True)]
+        data = [self.data(*arguments) for arguments in zip(tapes, [case["h"]] * len(tapes), cohorts, strict=True)]
         return run_rounds(round, data, cohorts, state)
 
 
@@ -95,8 +95,8 @@ def run_rounds(
     train = with_population(round.train, False, vmapped)
     step = jax.jit(lambda state, cohort, data: train(state, cohort, cohort_data(data, cohort), key)[0])
     state = round.init(key, data[0]) if state is None else state
-    for each, cohort in zip(data, cohorts, strict=True):
-        state = step(state, Cohort(jnp.asarray(cohort), jnp.ones(len(cohort), bool)), each)
+    for batch, cohort in zip(data, cohorts, strict=True):
+        state = step(state, Cohort(jnp.asarray(cohort), jnp.ones(len(cohort), bool)), batch)
         states.append(state)
     return states
 
@@ -118,12 +118,12 @@ def own_models(round: Round, state: State, data: ClientData) -> Variables:
 def completed(states: Sequence[State]) -> Params:
     """The clients' own models where no rule makes them: shared with personal parameters, [rounds, clients, ...]."""
 
-    def of(state: State) -> Params:
+    def to_params(state: State) -> Params:
         num_clients = len(state.clients.rounds)
         shared = tree.broadcast(state.server.shared, num_clients)
         return tree.merge(shared, state.clients.personal)["params"]
 
-    return jax.tree.map(lambda *x: jnp.stack(x), *map(of, states))
+    return jax.tree.map(lambda *x: jnp.stack(x), *map(to_params, states))
 
 
 def stored_weighting(case: Case):

@@ -18,7 +18,7 @@ def cluster_in_numpy(points: np.ndarray) -> np.ndarray:
     """FINCH as its authors describe it; [m], the lowest index of each point's cluster."""
     partition = np.arange(len(points))
     while True:
-        means = np.stack([points[partition == each].mean(axis=0) for each in range(partition.max() + 1)])
+        means = np.stack([points[partition == cluster].mean(axis=0) for cluster in range(partition.max() + 1)])
         directions = means / np.linalg.norm(means, axis=1, keepdims=True)
         distances = 1 - directions @ directions.T
         np.fill_diagonal(distances, np.inf)
@@ -31,7 +31,7 @@ def cluster_in_numpy(points: np.ndarray) -> np.ndarray:
         partition = components[partition]
         if count == 1:
             break
-    return np.array([np.argmax(partition == each) for each in partition])
+    return np.array([np.argmax(partition == cluster) for cluster in partition])
 
 
 def test_clusters_of_first_neighbours_agree_with_a_transcription_and_ignore_order_and_scale():

@@ -23,7 +23,7 @@ OPTIMIZERS = {
     "yogi": yogi(),
     "yogi, v0": yogi(v0=1e-2),
 }
-each = pytest.mark.parametrize("name", OPTIMIZERS)
+every_optimizer = pytest.mark.parametrize("name", OPTIMIZERS)
 adaptive = pytest.mark.parametrize("optimizer", [adagrad, adam, yogi])
 moves = hnp.arrays(np.float64, (4, 3), elements=st.floats(-100, 100))
 GRADIENTS = np.random.default_rng(0).normal(size=(5, 6))
@@ -40,25 +40,25 @@ def optimize(optimizer, gradients) -> tuple[np.ndarray, list]:
     return np.stack(steps), states
 
 
-@each
+@every_optimizer
 def test_negated_gradients_give_negated_steps(name):
     np.testing.assert_array_equal(optimize(OPTIMIZERS[name], GRADIENTS)[0], -optimize(OPTIMIZERS[name], -GRADIENTS)[0])
 
 
-@each
+@every_optimizer
 def test_coordinates_are_optimized_independently(name):
     alone = np.concatenate([optimize(OPTIMIZERS[name], GRADIENTS[:, i : i + 1])[0] for i in range(6)], axis=1)
     np.testing.assert_allclose(optimize(OPTIMIZERS[name], GRADIENTS)[0], alone, rtol=1e-6)
 
 
-@each
+@every_optimizer
 def test_zero_gradients_give_no_step(name):
     steps, states = optimize(OPTIMIZERS[name], np.zeros((3, 2)))
     assert not np.any(steps)
     assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(states))
 
 
-@each
+@every_optimizer
 def test_dtypes_are_kept(name):
     params = {"a": jnp.zeros(3, jnp.bfloat16), "b": jnp.zeros(2)}
     before = OPTIMIZERS[name].init(params)
@@ -113,8 +113,8 @@ def test_the_first_steps_of_adam_and_yogi_are_the_same():
 
 def test_yogi_forgets_a_large_update_more_slowly():
     gradients = np.concatenate([np.full((1, 1), 10.0), np.full((50, 1), 0.1)])
-    of_adam, of_yogi = (optimize(optimizer(b2=0.9), gradients)[1][-1].second for optimizer in (adam, yogi))
-    assert of_yogi > 10 * of_adam
+    adam_moment, yogi_moment = (optimize(optimizer(b2=0.9), gradients)[1][-1].second for optimizer in (adam, yogi))
+    assert yogi_moment > 10 * adam_moment
 
 
 def test_adams_bias_correction_with_a_tiny_tau_matches_optax():

@@ -64,7 +64,7 @@ def test_a_robust_rule_undoes_what_breaks_the_mean(start, honest):
     stage = attack_inner_product(1000.0, clients=(1, 4))
     broken = moved(stage)[0].server.shared
     robust = moved(stage, change={"uplink": (stage,), "aggregator": aggregators.coordinate_median()})[0].server.shared
-    sizes = [float(tree.norm(tree.subtract(each["params"], start["params"]))) for each in (honest, broken, robust)]
+    sizes = [float(tree.norm(tree.subtract(state["params"], start["params"]))) for state in (honest, broken, robust)]
     assert sizes[1] > 100 * sizes[0] and 0 < sizes[2] < 3 * sizes[0]
 
 
@@ -127,10 +127,10 @@ def test_normal_numbers_differ_between_clients_tensors_and_rounds():
         view = StageView(Broadcast(0, {}, {}), (), (), jnp.array(0), 1, jax.random.key(key), jax.random.key(9))
         return attack_gaussian(2.0, 0.5, clients=(0,)).send(like, view).update["params"]
 
-    one, other = send(0), send(1)
-    values = np.concatenate([np.ravel(one["w"]), np.ravel(one["b"])])
+    first, second = send(0), send(1)
+    values = np.concatenate([np.ravel(first["w"]), np.ravel(first["b"])])
     assert abs(values.mean() - 0.5) < 5 * 2 / 4000**0.5 and abs(values.std() - 2) < 0.15
-    assert not np.any(np.ravel(one["w"]) == np.ravel(one["b"])) and not np.any(one["w"] == other["w"])
+    assert not np.any(np.ravel(first["w"]) == np.ravel(first["b"])) and not np.any(first["w"] == second["w"])
 
 
 def test_without_attackers_the_bits_stay(honest):

@@ -26,8 +26,8 @@ def test_a_longer_update_ends_at_the_bound_in_its_own_direction(bound, scale):
 @pytest.mark.parametrize("bound", [13.0, 13.1, 1e9])
 def test_an_update_within_the_bound_keeps_its_bits(bound):
     clipped = clip(bound).send(UPDATE, None).update
-    for one, other in zip(jax.tree.leaves(clipped), jax.tree.leaves(UPDATE), strict=True):
-        np.testing.assert_array_equal(one, other)
+    for first, second in zip(jax.tree.leaves(clipped), jax.tree.leaves(UPDATE), strict=True):
+        np.testing.assert_array_equal(first, second)
 
 
 def test_zeros_stay_zeros():

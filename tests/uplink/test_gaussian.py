@@ -56,11 +56,11 @@ def test_no_client_moves_the_sum_by_more_than_the_bound(per_layer):
         return run_stage(stage, np.stack([*others, *more]).astype(np.float32), 1.0, sizes=[5, 4])[0]
 
     worst = [np.full(9, 1e30), -np.eye(9)[0] * 1e9, np.zeros(9), rng.normal(size=9), np.full(9, 1e-30)]
-    sums = [total(each) for each in worst]
-    for each in sums:
-        assert np.linalg.norm(each - total()) <= bound * (1 + 1e-6)
+    sums = [total(update) for update in worst]
+    for result in sums:
+        assert np.linalg.norm(result - total()) <= bound * (1 + 1e-6)
         for other in sums:
-            assert np.linalg.norm(each - other) <= 2 * bound * (1 + 1e-6)
+            assert np.linalg.norm(result - other) <= 2 * bound * (1 + 1e-6)
     np.testing.assert_allclose(total(np.zeros(9)), total(), rtol=1e-6)
 
 
@@ -110,7 +110,7 @@ def test_a_round_without_reports_steps_by_the_noise_which_no_layout_changes():
     noise = []
     for layout in (vmapped, sharded(2)):
         state, metrics = run(private(1.0, 2.0, participation=NOBODY, layout=layout), rounds=2)
-        assert not sum(each.num_reporting for each in metrics)
+        assert not sum(metric.num_reporting for metric in metrics)
         noise.append(tree.subtract(state.server.shared["params"], start))
     assert is_equal(*noise)
     values = np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(noise[0])])

@@ -29,7 +29,7 @@ def empirical_epsilon(noise_multiplier: float, seed: int) -> float:
     """
     federation = data.toy(num_clients=CANARIES, image=(6, 6, 1), examples_per_client=(2, 3))
     is_there = np.random.default_rng(seed).random(CANARIES) < 0.5
-    here = map_rows(federation.data, lambda rows: rows._replace(count=rows.count * is_there))
+    present = map_rows(federation.data, lambda rows: rows._replace(count=rows.count * is_there))
     round = compose(
         "fedavg",
         num_clients=CANARIES,
@@ -39,15 +39,15 @@ def empirical_epsilon(noise_multiplier: float, seed: int) -> float:
         options={"weighting": "uniform", "batch_size": 4},
         change={"uplink": (Stage(send=send_canary), gaussian_mechanism(1.0, noise_multiplier))},
     )
-    before, after = (run(round, rounds, here, seed)[0].server.shared["params"] for rounds in (0, ROUNDS))
+    before, after = (run(round, rounds, present, seed)[0].server.shared["params"] for rounds in (0, ROUNDS))
     moved = (ravel_pytree(after)[0] - ravel_pytree(before)[0])[:CANARIES]
     usual = ROUNDS * PROBABILITY / (PROBABILITY * CANARIES)
     is_guessed = np.asarray(moved) > usual / 2
     found, missed = np.sum(is_guessed & is_there), np.sum(~is_guessed & is_there)
     wrong, right = np.sum(is_guessed & ~is_there), np.sum(~is_guessed & ~is_there)
-    least_found = scipy.stats.beta.ppf(0.025, found, missed + 1) if found else 0.0
-    most_wrong = scipy.stats.beta.ppf(0.975, wrong + 1, right) if right else 1.0
-    return float(np.log(max(least_found - DELTA, 1e-9) / most_wrong))
+    min_found = scipy.stats.beta.ppf(0.025, found, missed + 1) if found else 0.0
+    max_wrong = scipy.stats.beta.ppf(0.975, wrong + 1, right) if right else 1.0
+    return float(np.log(max(min_found - DELTA, 1e-9) / max_wrong))
 
 
 @pytest.mark.slow

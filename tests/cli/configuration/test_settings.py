@@ -111,7 +111,7 @@ def test_an_aggregator_takes_the_place_of_the_algorithms_own():
     }
     assert settings.complete_settings(chosen)[0] == chosen
     assert "aggregator" not in complete()[0]
-    own, chosen = (build.build_algorithm(each).aggregator.update for each in (complete()[0], chosen))
+    own, chosen = (build.build_algorithm(x).aggregator.update for x in (complete()[0], chosen))
     assert own.__module__ != chosen.__module__
 
 
@@ -119,7 +119,7 @@ def test_examples_are_poisoned_before_the_run_is_built():
     table = {"name": "backdoor", "fraction": 0.2, "target": 3}
     chosen, _ = complete({"poison.size": "2", "layout": "vmapped"}, poison=table)
     assert chosen["poison"] == table | {"size": 2, "share": 0.5}
-    plain, poisoned = (build.build_parts(each).federation for each in (complete({"layout": "vmapped"})[0], chosen))
+    plain, poisoned = (build.build_parts(x).federation for x in (complete({"layout": "vmapped"})[0], chosen))
     assert poisoned.unseen["backdoor"].count > 0 and not plain.unseen
     changed = np.flatnonzero(poisoned.examples.labels[: len(plain.examples.labels)] != plain.examples.labels)
     assert len(changed) and np.all(poisoned.examples.labels[changed] == 3)

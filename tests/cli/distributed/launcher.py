@@ -82,7 +82,7 @@ def wait_for_all(processes: list[subprocess.Popen], seconds: float = 300) -> lis
     """(exit status, output, errors) of each. A process that still runs after so long is killed, and the test fails."""
     try:
         streams = [process.communicate(timeout=seconds) for process in processes]
-        return [(process.returncode, *both) for process, both in zip(processes, streams, strict=True)]
+        return [(process.returncode, *output) for process, output in zip(processes, streams, strict=True)]
     finally:
         for process in processes:
             process.kill()

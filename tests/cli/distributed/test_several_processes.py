@@ -36,7 +36,7 @@ def place(tmp_path_factory):
 def kill_one(place: Path, count: int, own_arguments: list[str], workdir: Path, victim: int, round: int) -> None:
     """SIGKILL one of them after that round; the others end by themselves, and say why."""
     processes, log = start_together(place, count, own_arguments), MetricLines(workdir / "metrics.jsonl")
-    while all(one.poll() is None for one in processes) and not any(line["round"] >= round for line in log.read()):
+    while all(p.poll() is None for p in processes) and not any(line["round"] >= round for line in log.read()):
         time.sleep(0.01)
     processes[victim].send_signal(signal.SIGKILL)
     begun, done = time.monotonic(), wait_for_all(processes)
@@ -69,10 +69,10 @@ def check_same(a: Path, b: Path, tolerance: float) -> None:
     assert states[0].keys() == states[1].keys() and states[0]
     for path, leaf in states[0].items():
         np.testing.assert_allclose(states[1][path], leaf, rtol=tolerance, atol=tolerance, err_msg=path)
-    for one, other in zip(lines(a), lines(b), strict=True):
-        assert one.keys() == other.keys()
-        numbers = one.keys() - {"seconds"}
-        assert all(one[key] == pytest.approx(other[key], rel=tolerance, abs=tolerance) for key in numbers)
+    for line, expected in zip(lines(a), lines(b), strict=True):
+        assert line.keys() == expected.keys()
+        numbers = line.keys() - {"seconds"}
+        assert all(line[key] == pytest.approx(expected[key], rel=tolerance, abs=tolerance) for key in numbers)
     if not tolerance:
         assert (a / "per_client.csv").read_bytes() == (b / "per_client.csv").read_bytes()
 
@@ -81,16 +81,16 @@ def check_same(a: Path, b: Path, tolerance: float) -> None:
 @pytest.mark.slow
 def test_two_processes_equal_one_and_resume_after_a_kill_on_other_devices(place, tmp_path):
     scaffold = {"algorithm.name": "scaffold"}
-    two, four, one = (tmp_path / name for name in ("two", "four", "one"))
+    two, four, single = (tmp_path / name for name in ("two", "four", "one"))
     kill_one(place, 2, train_arguments(place, two, scaffold), two, victim=0, round=4)
     shutil.copytree(two, four)
     (_, printed, _), (_, silent, _) = train_together(place, 2, train_arguments(place, two, scaffold))
     assert "test/accuracy" in printed and "round " not in silent
     assert sorted(path.name for path in two.iterdir()) == sorted(WRITTEN)
-    train_in_this_process(train_arguments(place, one, scaffold | {"layout": "sharded(2)"}))
-    check_same(one, two, ROUNDING)
+    train_in_this_process(train_arguments(place, single, scaffold | {"layout": "sharded(2)"}))
+    check_same(single, two, ROUNDING)
     train_in_this_process(train_arguments(place, four, scaffold | {"layout": "sharded(4)"}))
-    check_same(one, four, ROUNDING)
+    check_same(single, four, ROUNDING)
 
 
 @pytest.mark.slow
@@ -98,15 +98,15 @@ def test_two_processes_equal_one_and_resume_after_a_kill_on_other_devices(place,
 @pytest.mark.parametrize("count", [2, 4])
 def test_runs_killed_at_several_rounds_resume_bit_for_bit(place, tmp_path, name, count):
     overrides = {"algorithm.name": name, "rounds": "60", "layout": f"sharded({count})"}
-    whole, broken, one = (tmp_path / folder for folder in ("whole", "broken", "one"))
+    whole, broken, single = (tmp_path / folder for folder in ("whole", "broken", "one"))
     train_together(place, count, train_arguments(place, whole, overrides))
     for victim, round in ((0, 4), (count - 1, 20), (1, 32)):
         kill_one(place, count, train_arguments(place, broken, overrides), broken, victim, round)
-    shutil.copytree(broken, one)
+    shutil.copytree(broken, single)
     train_together(place, count, train_arguments(place, broken, overrides))
     check_same(whole, broken, 0)
-    train_in_this_process(train_arguments(place, one, overrides | {"layout": "vmapped"}))
-    check_same(whole, one, ROUNDING)
+    train_in_this_process(train_arguments(place, single, overrides | {"layout": "vmapped"}))
+    check_same(whole, single, ROUNDING)
 
 
 # ---- what they decide ------------------------------------------------------------------------------------------------

@@ -58,7 +58,7 @@ def write_run(
     write_json(folder / "config.json", settings(algorithm, **{"num_seeds": len(finals)} | changed))
     write_json(folder / "resolved.json", {"layout": "chunked(1)", "devices": "1 x cpu"})
     lines = [metric_line(round, seed, final, valid) for round in (5, 10) for seed, final in enumerate(finals)]
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(each) + "\n" for each in lines))
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     described = [
         {"client": name, "is_newcomer": False, "train": 9, "valid": 0, "test": 4, "classes": {"cat": i, "dog": 9 - i}}
         for i, name in enumerate(CLIENTS)
@@ -102,8 +102,8 @@ def write_client_csv(path: Path, clients: Mapping[str, Sequence[float]]) -> None
 
 def write_images(folder: Path, num_clients: int = 3) -> None:
     """Write images of both kinds for the last of `snapshots`, of its first seed; c's second image is missing."""
-    lines = [json.loads(each) for each in (folder / "diagnostics.jsonl").read_text().splitlines()]
-    last = next(each for each in lines if each["round"] == lines[-1]["round"])
+    lines = [json.loads(line) for line in (folder / "diagnostics.jsonl").read_text().splitlines()]
+    last = next(line for line in lines if line["round"] == lines[-1]["round"])
     last["pictures"] = "snapshots/round.npz"
     images = np.random.default_rng(0).random((num_clients, 2, 6, 5, 1))
     masks = np.zeros((num_clients, 2, 6, 5), np.uint8)
@@ -114,7 +114,7 @@ def write_images(folder: Path, num_clients: int = 3) -> None:
     (folder / "snapshots").mkdir()
     named = {f"contours/{name}": values for name, values in arrays.items()}
     np.savez(folder / "snapshots/round.npz", **named, **{f"normalisation/{name}": x for name, x in normal.items()})
-    (folder / "diagnostics.jsonl").write_text("".join(json.dumps(each) + "\n" for each in lines))
+    (folder / "diagnostics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
 def write_snapshots(folder: Path, rounds: Sequence[int] = (0, 5), seeds: Sequence[int] = (0, 1)) -> Path:
@@ -139,7 +139,7 @@ def write_snapshots(folder: Path, rounds: Sequence[int] = (0, 5), seeds: Sequenc
         for round in rounds
         for seed in seeds
     ]
-    (folder / "diagnostics.jsonl").write_text("".join(json.dumps(each) + "\n" for each in lines))
+    (folder / "diagnostics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     return folder
 
 

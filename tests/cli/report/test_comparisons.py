@@ -45,7 +45,7 @@ def test_holm_correction_multiplies_and_is_monotone():
 
 
 def compare(tmp_path, *some):
-    found = rows.make_rows([read_run(sample_runs.write_run(tmp_path / str(i), *each)) for i, each in enumerate(some)])
+    found = rows.make_rows([read_run(sample_runs.write_run(tmp_path / str(i), *run)) for i, run in enumerate(some)])
     return comparisons.compare_with_baseline(found)
 
 
@@ -55,7 +55,7 @@ FEDAVG = (0.50, 0.52, 0.54, 0.56, 0.58)
 def test_rows_are_compared_with_fedavg_seed_by_seed(tmp_path):
     better = tuple(x + 0.1 + 0.001 * i for i, x in enumerate(FEDAVG))
     found = compare(tmp_path, ("fedavg", FEDAVG), ("fedld", better), ("fedmgc", FEDAVG))
-    ours = next(each for each in found if (each.label, each.column, each.pairs) == ("FedLD", "test set", "seeds"))
+    ours = next(row for row in found if (row.label, row.column, row.pairs) == ("FedLD", "test set", "seeds"))
     assert ours.against == "FedAvg" and ours.test.num_pairs == 5
     assert ours.test.difference == pytest.approx(0.102)
     alone = comparisons.paired_t_test(better, FEDAVG).p
@@ -63,7 +63,7 @@ def test_rows_are_compared_with_fedavg_seed_by_seed(tmp_path):
     stars = comparisons.significance_stars(found)
     assert stars[("FedLD", "test set", "last")] == "***" and stars[("FedMGC", "test set", "last")] == ""
     assert "paired t-test over 5 seeds" in comparisons.describe_stars(found)
-    assert not any(each.label == "FedAvg" for each in found)
+    assert not any(row.label == "FedAvg" for row in found)
 
 
 def test_with_too_few_seeds_there_are_no_stars_and_a_note(tmp_path):
@@ -86,15 +86,15 @@ def test_clients_are_paired_only_if_both_runs_have_the_same_data(tmp_path):
         for name, level in (("fedavg", 0.5), ("fedld", 0.6))
     ]
     found = [
-        each
-        for each in comparisons.compare_with_baseline(rows.make_rows(list(map(read_run, runs))))
-        if each.pairs == "clients"
+        comparison
+        for comparison in comparisons.compare_with_baseline(rows.make_rows(list(map(read_run, runs))))
+        if comparison.pairs == "clients"
     ]
-    assert [(each.column, each.test.num_pairs) for each in found] == [("clients", 8)]
+    assert [(comparison.column, comparison.test.num_pairs) for comparison in found] == [("clients", 8)]
     assert found[0].test.p == pytest.approx(2 / 2**8) and found[0].test.difference == pytest.approx(0.1)
     sample_runs.write_json(runs[1] / "partition.json", sample_runs.make_partition([]) | {"fingerprint": "f2"})
     assert not [
-        each
-        for each in comparisons.compare_with_baseline(rows.make_rows(list(map(read_run, runs))))
-        if each.pairs == "clients"
+        comparison
+        for comparison in comparisons.compare_with_baseline(rows.make_rows(list(map(read_run, runs))))
+        if comparison.pairs == "clients"
     ]

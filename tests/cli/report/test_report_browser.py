@@ -77,13 +77,13 @@ def resize(browser, width):
 def test_the_page_opens_without_errors_or_requests(opened):
     assert opened.get_log("browser") == []
     requests = "return performance.getEntriesByType('resource').map((each) => each.name)"
-    assert [each for each in opened.execute_script(requests) if not each.startswith(("data:", "blob:"))] == []
+    assert [address for address in opened.execute_script(requests) if not address.startswith(("data:", "blob:"))] == []
 
 
 def test_tables_sort_on_a_click(opened):
-    def column(at):
+    def column(index):
         return [
-            row.find_elements("css selector", "th, td")[at].text
+            row.find_elements("css selector", "th, td")[index].text
             for row in table.find_elements("css selector", "tbody tr")
         ]
 
@@ -149,8 +149,8 @@ def test_the_page_does_not_scroll_sideways(opened, width):
     opened.execute_script(
         "report.drawAll(); document.querySelectorAll('details').forEach((each) => { each.open = true; })"
     )
-    needed, there = opened.execute_script("return [document.documentElement.scrollWidth, innerWidth]")
-    assert needed <= there == width
+    needed, available = opened.execute_script("return [document.documentElement.scrollWidth, innerWidth]")
+    assert needed <= available == width
 
 
 def test_the_theme_switch_turns_the_page_dark_and_persists(opened):

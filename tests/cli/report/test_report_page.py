@@ -46,7 +46,7 @@ def report_contents(tmp_path):
 
 def test_the_page_fetches_nothing(report_contents):
     reader = Reader(page.render_page(report_contents, "report_files", is_watched=False))
-    assert reader.addresses and all(re.match(r"(#|data:,|report_files/)", each) for each in reader.addresses)
+    assert reader.addresses and all(re.match(r"(#|data:,|report_files/)", address) for address in reader.addresses)
     styles = [text for kind, text in reader.texts if kind == "style"]
     assert styles and not any("url(" in text or "@import" in text for text in styles)
     scripts = [text for kind, text in reader.texts if kind == "script"]
@@ -70,12 +70,12 @@ def test_every_link_of_the_page_is_an_existing_file(tmp_path, capsys):
     assert command.main([str(run), f"--out={tmp_path / 'a.html'}"]) == 0
     assert "a.html, and its tables and figures in" in capsys.readouterr().out
     text = (tmp_path / "a.html").read_text()
-    links = [each for each in Reader(text).addresses if each.startswith("a_files/")]
+    links = [address for address in Reader(text).addresses if address.startswith("a_files/")]
     links += [f"{stem}.{ending}" for stem in re.findall(r'data-stem="([^"]+)"', text) for ending in ("png", "svg")]
     assert {link.rpartition(".")[2] for link in links} == {"md", "tex", "csv", "png", "svg"}
     assert all((tmp_path / link).stat().st_size for link in links)
-    assert {each.name for each in (tmp_path / "a_files").iterdir()} == {link.removeprefix("a_files/") for link in links}
-    assert not [each for each in tmp_path.iterdir() if each.name.startswith(".partial")]
+    assert {path.name for path in (tmp_path / "a_files").iterdir()} == {link.removeprefix("a_files/") for link in links}
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".partial")]
 
 
 def test_a_run_in_progress_is_marked_and_shown_as_far_as_it_is(tmp_path):
@@ -123,8 +123,8 @@ def test_watching_rewrites_a_changed_report_and_stops_reloading_at_the_end(tmp_p
     monkeypatch.setattr(page.time, "sleep", sleep)
     monkeypatch.setattr(page.plots, "write_figure", draw)
     page.watch(report, [run])
-    assert [re.search(r"round (\d+) of 10", each)[1] for each in pages] == ["10", "12", "15", "15", "15"]
-    assert all('http-equiv="refresh"' in each for each in pages)
+    assert [re.search(r"round (\d+) of 10", text)[1] for text in pages] == ["10", "12", "15", "15", "15"]
+    assert all('http-equiv="refresh"' in text for text in pages)
     assert 'http-equiv="refresh"' not in report.out.read_text()
     assert "no config.json" in capsys.readouterr().err
 
@@ -150,7 +150,7 @@ def test_unchanged_figures_are_not_drawn_again(report_contents, tmp_path, monkey
 def test_input_errors_exit_with_status_2(tmp_path, capsys, arguments, said):
     sample_runs.write_run(tmp_path / "run" / "run")
     (tmp_path / "empty").mkdir()
-    texts = [each.format(tmp_path / "empty" if each == "{}" else tmp_path) for each in arguments]
+    texts = [argument.format(tmp_path / "empty" if argument == "{}" else tmp_path) for argument in arguments]
     assert command.main(texts) == 2
     assert re.match(f"error: .*{said}", capsys.readouterr().err)
 

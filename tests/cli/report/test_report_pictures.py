@@ -23,10 +23,10 @@ def run(tmp_path):
 @pytest.mark.slow
 def test_the_page_shows_the_images_of_the_last_diagnosed_round(run, tmp_path):
     told = make_contents(*read_runs([run]))
-    section = next(each for each in told.sections if each.name == "pictures")
-    assert [each.name for each in section.parts] == ["contours_0", "normalisation_0"]
-    assert all("Round 6, seed 0." in each.caption for each in section.parts)
-    assert all(each.files["png"].startswith(b"\x89PNG") and b"<svg" in each.files["svg"] for each in told.pictures)
+    section = next(section for section in told.sections if section.name == "pictures")
+    assert [part.name for part in section.parts] == ["contours_0", "normalisation_0"]
+    assert all("Round 6, seed 0." in part.caption for part in section.parts)
+    assert all(part.files["png"].startswith(b"\x89PNG") and b"<svg" in part.files["svg"] for part in told.pictures)
     report = page.Report(tmp_path / "report.html")
     report.write(told)
     text = report.out.read_text()

@@ -89,13 +89,13 @@ def test_a_grid_is_read_by_its_cells_and_missing_runs_are_listed(tmp_path):
 
 
 def labels(tmp_path, *changed):
-    runs = [read_run(sample_runs.write_run(tmp_path / str(i), **each)) for i, each in enumerate(changed)]
+    runs = [read_run(sample_runs.write_run(tmp_path / str(i), **options)) for i, options in enumerate(changed)]
     return [row.label for row in rows.make_rows(runs)]
 
 
 def test_row_labels_use_the_fewest_distinguishing_settings(tmp_path):
-    some = [{}, {"algorithm": "fedld", "data__name": "cifar"}, {"rounds": 20, "algorithm__learning_rate": 0.5}]
-    assert labels(tmp_path, *some) == ["FedAvg learning_rate=0.1", "FedLD", "FedAvg learning_rate=0.5"]
+    changed = [{}, {"algorithm": "fedld", "data__name": "cifar"}, {"rounds": 20, "algorithm__learning_rate": 0.5}]
+    assert labels(tmp_path, *changed) == ["FedAvg learning_rate=0.1", "FedLD", "FedAvg learning_rate=0.5"]
 
 
 def test_labels_of_equal_runs_include_their_directories(tmp_path):
@@ -103,18 +103,18 @@ def test_labels_of_equal_runs_include_their_directories(tmp_path):
 
 
 def test_runs_over_left_out_domains_share_a_row(tmp_path):
-    some = [{"data__unseen": "photo"}, {"data__unseen": "sketch"}, {"algorithm": "fedbn", "data__unseen": "photo"}]
-    assert labels(tmp_path, *some) == ["FedAvg", "FedBN"]
+    changed = [{"data__unseen": "photo"}, {"data__unseen": "sketch"}, {"algorithm": "fedbn", "data__unseen": "photo"}]
+    assert labels(tmp_path, *changed) == ["FedAvg", "FedBN"]
 
 
 def test_the_baseline_has_the_same_data_and_rounds(tmp_path):
-    some = [
+    runs = [
         {},
         {"rounds": 20},
         {"algorithm": "fedld", "rounds": 20, "num_seeds": 5},
         {"algorithm": "fedld", "rounds": 7},
     ]
-    found = rows.make_rows([read_run(sample_runs.write_run(tmp_path / str(i), **each)) for i, each in enumerate(some)])
+    found = rows.make_rows([read_run(sample_runs.write_run(tmp_path / str(i), **case)) for i, case in enumerate(runs)])
     bases = [rows.find_baseline(row, found, "fedavg") for row in found]
     assert bases == [None, None, found[1], None]
 

@@ -19,11 +19,11 @@ from tests.cli.report.sample_runs import read_run
 @pytest.fixture
 def run_rows(tmp_path):
     """fedavg, finished; fedld, still running."""
-    one = sample_runs.write_snapshots(
+    first = sample_runs.write_snapshots(
         sample_runs.write_run(tmp_path / "one", finals=(0.5, 0.7), valid={5: 0.9, 10: 0.2})
     )
     two = sample_runs.write_run(tmp_path / "two", "fedld", finals=(0.6, 0.6), is_finished=False, algorithm__lam=0.1)
-    return make_rows([read_run(one), read_run(two)])
+    return make_rows([read_run(first), read_run(two)])
 
 
 def test_results_show_the_last_and_the_selected_round(run_rows):
@@ -55,7 +55,7 @@ def test_requested_metrics_have_tables_in_which_the_smallest_error_is_best(tmp_p
         lines = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
         lines = [line | {"test/calibration_error": line["test/accuracy"]} for line in lines]
         (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    tables = measures.make_metric_tables(make_rows([read_run(each) for each in folders]))
+    tables = measures.make_metric_tables(make_rows([read_run(folder) for folder in folders]))
     assert [(table.name, table.columns) for table in tables] == [("results_calibration_error", ["test set"])]
     assert tables[0].title == "Final figures: expected calibration error in per cent"
     assert [(row[0].text, row[0].rank) for row in make_cells(tables[0])] == [("20.0", 0), ("40.0", 1)]
@@ -191,11 +191,11 @@ def test_the_lead_names_the_best_row_warns_of_few_seeds_and_counts_unfinished_ru
 @pytest.fixture
 def timed_rows(tmp_path):
     """Test accuracies: fedavg .25 and .35 at round 5, .5 and .7 at round 10; fedld .3, .3 and .6, .6, with a clock."""
-    one = sample_runs.write_run(tmp_path / "one", finals=(0.5, 0.7))
+    first = sample_runs.write_run(tmp_path / "one", finals=(0.5, 0.7))
     two = sample_runs.write_run(tmp_path / "two", "fedld", finals=(0.6, 0.6))
     lines = [json.loads(line) | {"virtual_seconds": 7.0} for line in (two / "metrics.jsonl").read_text().splitlines()]
     (two / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    return make_rows([read_run(one), read_run(two)])
+    return make_rows([read_run(first), read_run(two)])
 
 
 @pytest.mark.parametrize(

@@ -83,8 +83,8 @@ def edit_line(number, change, name=METRICS):
 
 def chain(*damages):
     def spoil(run):
-        for each in damages:
-            each(run)
+        for damage in damages:
+            damage(run)
 
     return spoil
 
@@ -194,8 +194,8 @@ def test_deleting_a_damaged_file_as_advised_gives_the_same_results(finished, wor
     assert train.main(command) == 0
     assert lines(workdir) == lines(finished)
     assert json.loads((workdir / SUMMARY).read_text())["final"] == json.loads((finished / SUMMARY).read_text())["final"]
-    for each in (CONFIG, PARTITION, CLIENTS):
-        assert (workdir / each).read_bytes() == (finished / each).read_bytes()
+    for file in (CONFIG, PARTITION, CLIENTS):
+        assert (workdir / file).read_bytes() == (finished / file).read_bytes()
 
 
 def test_another_config_is_refused_even_if_config_json_is_gone(workdir, command, capsys):

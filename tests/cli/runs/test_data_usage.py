@@ -65,7 +65,7 @@ def test_randomly_held_out_examples_are_described_with_their_fraction():
     asked = {"unseen_clients": 1, "valid_fraction": 0.25, "client_test_fraction": 0.2}
     federation = federate(dataset(), by_domain(), 2, unseen_domains="sketch", **asked)
     said = rows(federation, has_personal=True)
-    train, valid, test = (each.count for each in federation.data[1:])
+    train, valid, test = (table.count for table in federation.data[1:])
     assert said["trains on"].startswith(f"{train.sum()} examples of 2 clients (")
     assert said["trains on"].endswith(f", {valid.sum()} for validation and {test.sum()} for test of theirs held out")
     assert said["test/"] == "the server's model on 12 examples, 20 %, held out at random before clients got theirs"
@@ -87,13 +87,13 @@ def test_published_splits_of_clients_are_described_as_such():
 
 
 def test_descriptions_of_several_runs_name_those_that_differ():
-    one, other = (records.describe_partition(federate(dataset(own_test=True), iid(), 3, **each)) for each in ({}, SOME))
-    same = data_usage.describe_runs([("a", "", one), ("b", "", one)], ["test"])
+    a, b = (records.describe_partition(federate(dataset(own_test=True), iid(), 3, **x)) for x in ({}, SOME))
+    same = data_usage.describe_runs([("a", "", a), ("b", "", a)], ["test"])
     assert same == (
         "Trained on 78 examples of 3 clients (26 each), none of theirs held out; measured on 12 examples, the data "
         "set's own test split."
     )
-    by_label = data_usage.describe_runs([("a", "", one), ("b", "", other), ("c", "", one)], ["test"])
+    by_label = data_usage.describe_runs([("a", "", a), ("b", "", b), ("c", "", a)], ["test"])
     assert by_label.startswith("a, c: trained on 78 examples") and " b: trained on 39 examples" in by_label
     assert data_usage.describe_runs([("a", "", None)], []) == ""
     by_domain_left_out = [
@@ -109,7 +109,7 @@ def test_descriptions_of_several_runs_name_those_that_differ():
 
 def test_personal_on_test_auto_is_true_only_without_local_test_examples():
     own, common, nothing = toy(), toy(client_test_fraction=0.0), toy(client_test_fraction=0.0, test_fraction=0.0)
-    assert [engine.is_personal_on_test("auto", each) for each in (own, common, nothing)] == [False, True, False]
+    assert [engine.is_personal_on_test("auto", x) for x in (own, common, nothing)] == [False, True, False]
     assert engine.is_personal_on_test(True, own) and not engine.is_personal_on_test(False, common)
 
 

@@ -44,9 +44,9 @@ def test_a_single_curve_per_panel_is_named_at_the_axis_and_has_no_band():
 
 
 def test_a_loss_that_was_not_finite_is_a_gap():
-    some = lines(1, **TRAIN)
-    some[0]["train/loss"] = None
-    _, loss = plots.draw_view(learning_curves(some)).axes
+    loss_lines = lines(1, **TRAIN)
+    loss_lines[0]["train/loss"] = None
+    _, loss = plots.draw_view(learning_curves(loss_lines)).axes
     assert np.isnan(loss.get_lines()[0].get_ydata()[0]) and loss.get_lines()[0].get_ydata()[1] == 2.0
 
 

@@ -74,11 +74,11 @@ def test_a_killed_run_resumes_to_the_same_selected_rows(finished):
     """Killed with the checkpoint of round 6 and the lines of all rounds written."""
     shutil.copytree(finished / "run", finished / "killed")
     (finished / "killed" / "summary.json").unlink()
-    checkpoints = [each for each in (finished / "killed" / "checkpoints").iterdir() if each.name.isdigit()]
-    assert max(int(each.name) for each in checkpoints) == 8
-    for each in checkpoints:
-        if int(each.name) > 6:
-            shutil.rmtree(each)
+    checkpoints = [path for path in (finished / "killed" / "checkpoints").iterdir() if path.name.isdigit()]
+    assert max(int(path.name) for path in checkpoints) == 8
+    for folder in checkpoints:
+        if int(folder.name) > 6:
+            shutil.rmtree(folder)
     assert train_run(finished, "killed") == 0
     assert (finished / "killed" / SELECTED).read_bytes() == (finished / "run" / SELECTED).read_bytes()
 

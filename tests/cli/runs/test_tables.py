@@ -61,8 +61,8 @@ def test_csv_has_all_digits_and_one_line_per_cell():
 
 def test_the_deviation_of_two_seeds_is_marked():
     values = [Value.of(seeds) for seeds in ([0.2], [0.1, 0.3], [0.1, 0.2, 0.3])]
-    ((one, two, three),) = make_cells(Table("t", "", ["a", "b", "c"], [("fedavg", values)]))
-    assert [one.text, two.text, three.text] == ["20.0", "20.0 ± 10.0 (2 seeds)", "20.0 ± 8.2"]
+    ((first, second, third),) = make_cells(Table("t", "", ["a", "b", "c"], [("fedavg", values)]))
+    assert [first.text, second.text, third.text] == ["20.0", "20.0 ± 10.0 (2 seeds)", "20.0 ± 8.2"]
 
 
 def test_a_column_of_equal_values_has_no_best_value():

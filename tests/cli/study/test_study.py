@@ -200,10 +200,10 @@ def test_a_method_of_which_no_trial_finishes_or_has_a_finite_rating_is_a_row_tha
         (directory / "partition.json").write_text(json.dumps(sample_runs.make_partition(clients)))
         return GridResult(None, directory, "done", 0.0)
 
-    def train(self, some, folder, extra):
-        self.is_whole &= all(trial.method != "fedprox" for trial in some)
+    def train(self, trials, folder, extra):
+        self.is_whole &= all(trial.method != "fedprox" for trial in trials)
         ratings = {"fedavg": 0.4, "fedcm": None}
-        return {trial: write_run(trial, ratings[trial.method]) for trial in some if trial.method in ratings}
+        return {trial: write_run(trial, ratings[trial.method]) for trial in trials if trial.method in ratings}
 
     monkeypatch.setattr(search.Study, "_train", train)
     monkeypatch.setattr(study.compare, "write_tables", lambda results, folder: None)

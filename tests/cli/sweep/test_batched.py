@@ -30,9 +30,7 @@ SMALL = {
 
 def write_runs_file(folder: Path, *overrides: dict[str, str]) -> Path:
     """RUNS.json for runs 0, 1, ... in this folder."""
-    runs = [
-        {"config": str(QUICK), "set": SMALL | each, "workdir": str(folder / str(i))} for i, each in enumerate(overrides)
-    ]
+    runs = [{"config": str(QUICK), "set": SMALL | x, "workdir": str(folder / str(i))} for i, x in enumerate(overrides)]
     folder.mkdir(exist_ok=True)
     (folder / "RUNS.json").write_text(json.dumps(runs))
     return folder / "RUNS.json"

@@ -62,12 +62,12 @@ def expected(workdir: Path, seed: int) -> dict[tuple[int, str], float]:
     """All numbers of the run's two files, in the precision of an event file."""
     found = {}
     for prefix, name in (("", "metrics.jsonl"), ("diagnostics/", "diagnostics.jsonl")):
-        for each in MetricLines(workdir / name).read():
+        for line in MetricLines(workdir / name).read():
             numbers = {
-                tag: value for tag, value in flatten(each, "/", prefix).items() if isinstance(value, float | int)
+                tag: value for tag, value in flatten(line, "/", prefix).items() if isinstance(value, float | int)
             }
-            if each["seed"] == seed:
-                found |= {(each["round"], tag): float(np.float32(value)) for tag, value in numbers.items()}
+            if line["seed"] == seed:
+                found |= {(line["round"], tag): float(np.float32(value)) for tag, value in numbers.items()}
     return {(round, tag): value for (round, tag), value in found.items() if tag.split("/")[-1] not in ("round", "seed")}
 
 
@@ -102,7 +102,7 @@ def test_tensorboard_shows_the_files_of_a_run_even_if_enabled_after_a_kill(comma
     with monkeypatch.context() as patch:
         patch.setattr(engine.Checkpoints, "save", killed)
         assert train.main(command) == 130
-    assert [each["round"] for each in MetricLines(run / "metrics.jsonl").read()] == [2, 2, 4, 4]
+    assert [line["round"] for line in MetricLines(run / "metrics.jsonl").read()] == [2, 2, 4, 4]
     assert not (run / "tensorboard").exists()
     assert train.main([*command, "--config.live=tensorboard"]) == 0
     assert str(run / "tensorboard") in capsys.readouterr().out

@@ -104,8 +104,8 @@ def test_a_killed_run_resumes_bit_for_bit(tmp_path):
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_every_algorithm_resumes_after_being_killed_several_times(tmp_path, name):
     kills = [(1, 0.0), (4, 0.0), (4, 0.02), (9, 0.005), (15, 0.05), (20, 0.01)]
-    of_each = {"rounds": "60", "algorithm.name": name, "model.norm": "batch"}  # FedBN needs norms to keep
-    check_kill_and_resume(tmp_path, SMALL | of_each, kills)
+    overrides = {"rounds": "60", "algorithm.name": name, "model.norm": "batch"}  # FedBN needs norms to keep
+    check_kill_and_resume(tmp_path, SMALL | overrides, kills)
 
 
 @pytest.mark.slow

@@ -43,11 +43,11 @@ def test_the_order_of_earlier_models_has_no_effect():
 
 
 def test_swapping_the_two_models_mirrors_the_loss():
-    one = jnp.array([True, False])
-    there, _ = contrast(Z, RECEIVED, PREVIOUS, one, 0.5)
-    back, _ = contrast(Z, PREVIOUS[0], np.stack([RECEIVED, RECEIVED]), one, 0.5)
+    is_first = jnp.array([True, False])
+    forward, _ = contrast(Z, RECEIVED, PREVIOUS, is_first, 0.5)
+    back, _ = contrast(Z, PREVIOUS[0], np.stack([RECEIVED, RECEIVED]), is_first, 0.5)
     x = (cosine(Z, RECEIVED) - cosine(Z, PREVIOUS[0])) / 0.5
-    np.testing.assert_allclose(there, jax.nn.softplus(-x), rtol=1e-5)
+    np.testing.assert_allclose(forward, jax.nn.softplus(-x), rtol=1e-5)
     np.testing.assert_allclose(back, jax.nn.softplus(x), rtol=1e-5)
 
 

@@ -63,18 +63,18 @@ def test_lambda_of_the_previous_round_uses_the_clients_last_head(is_known):
 
 @pytest.mark.parametrize(("few_shot", "local"), [((), LOCAL), ((2, 3), START)])
 def test_without_few_shot_classes_or_without_drift_it_is_cross_entropy(few_shot, local):
-    at = forward(local=local)
-    np.testing.assert_allclose(debiased_cross_entropy(few_shot)(at), cross_entropy()(at), rtol=1e-6)
+    case = forward(local=local)
+    np.testing.assert_allclose(debiased_cross_entropy(few_shot)(case), cross_entropy()(case), rtol=1e-6)
 
 
 def test_in_a_batch_of_one_class_the_class_weight_cancels():
-    at = forward(LOGITS, np.full(8, 2))
-    np.testing.assert_allclose(debiased_cross_entropy((2,))(at), cross_entropy()(at), rtol=1e-6)
+    case = forward(LOGITS, np.full(8, 2))
+    np.testing.assert_allclose(debiased_cross_entropy((2,))(case), cross_entropy()(case), rtol=1e-6)
 
 
 def test_a_few_shot_class_that_is_not_in_the_batch_has_no_effect():
-    at = forward(LOGITS, np.zeros(8, int))
-    np.testing.assert_allclose(debiased_cross_entropy((3,), normalise="batch")(at), cross_entropy()(at), rtol=1e-6)
+    case = forward(LOGITS, np.zeros(8, int))
+    np.testing.assert_allclose(debiased_cross_entropy((3,), normalise="batch")(case), cross_entropy()(case), rtol=1e-6)
 
 
 @pytest.mark.extended
@@ -146,9 +146,9 @@ def test_few_shot_classes_are_those_below_a_share_of_the_mean_count(labels, coun
 
 
 def test_by_default_few_shot_classes_follow_from_the_clients_counts():
-    at = forward(count=5)  # one, two, one and one examples of the classes: none is under half of 5/4
-    np.testing.assert_allclose(debiased_cross_entropy()(at), cross_entropy()(at), rtol=1e-6)
-    assert float(debiased_cross_entropy(share=0.9)(at)) == pytest.approx(
+    case = forward(count=5)  # one, two, one and one examples of the classes: none is under half of 5/4
+    np.testing.assert_allclose(debiased_cross_entropy()(case), cross_entropy()(case), rtol=1e-6)
+    assert float(debiased_cross_entropy(share=0.9)(case)) == pytest.approx(
         by_hand(row_mean(LOCAL - START), few_shot=(0, 2, 3)), rel=1e-5
     )
 
@@ -181,10 +181,10 @@ def test_invalid_options_are_refused(options, message):
 
 @pytest.mark.parametrize(("client", "few_shot"), [(0, (2, 3)), (1, ()), (7, ())])
 def test_each_client_can_have_its_own_few_shot_classes(client, few_shot):
-    at = forward()
-    at = at._replace(view=at.view._replace(client=jnp.asarray(client)))
-    by_client = debiased_cross_entropy([[2, 3], []])(at)
-    np.testing.assert_allclose(by_client, debiased_cross_entropy(few_shot)(at), rtol=1e-6)
+    case = forward()
+    case = case._replace(view=case.view._replace(client=jnp.asarray(client)))
+    by_client = debiased_cross_entropy([[2, 3], []])(case)
+    np.testing.assert_allclose(by_client, debiased_cross_entropy(few_shot)(case), rtol=1e-6)
 
 
 def test_a_few_shot_class_that_the_head_does_not_have_is_refused():

@@ -58,9 +58,9 @@ def test_the_proximal_gradient_is_zero_at_the_received_model(form):
 def test_proximal_forms_match_their_definitions():
     start = {"w": jnp.zeros((2, 2)), "b": jnp.zeros(2)}
     params = {"w": jnp.full((2, 2), 2.0), "b": jnp.array([3.0, 4.0])}
-    at = forward(LOGITS, LABELS, np.ones(6), params, start)
-    assert float(proximal(0.5)(at)) == pytest.approx(0.25 * (16 + 25))
-    assert float(proximal(0.5, "norm_per_tensor")(at)) == pytest.approx(0.5 * (4 + 5))
+    case = forward(LOGITS, LABELS, np.ones(6), params, start)
+    assert float(proximal(0.5)(case)) == pytest.approx(0.25 * (16 + 25))
+    assert float(proximal(0.5, "norm_per_tensor")(case)) == pytest.approx(0.5 * (4 + 5))
 
 
 @pytest.mark.parametrize("factory", [proximal, margin])

@@ -92,7 +92,7 @@ def test_the_variables_that_an_algorithm_chooses_are_tested(federation):
     state = simulation.start()
     variables = jax.tree.map(lambda x: x[0], state.server.shared)
     chosen = flatten_evaluation(jax.tree.map(lambda x: x[0], simulation.evaluate(state)))
-    half, whole = (flatten_evaluation(evaluate(network, tree.scale(by, variables), federation)) for by in (0.5, 1.0))
+    half, whole = (flatten_evaluation(evaluate(network, tree.scale(x, variables), federation)) for x in (0.5, 1.0))
     for name, value in chosen.items():
         np.testing.assert_allclose(value, half[name], rtol=1e-5)
     assert chosen["clients/loss_mean"] != pytest.approx(whole["clients/loss_mean"], rel=1e-3)

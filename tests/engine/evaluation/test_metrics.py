@@ -106,24 +106,24 @@ def test_distances_of_boundaries_are_those_of_all_pairs_of_pixels():
     truth[1], predicted[2] = 0, 0  # a class that is only predicted, and one that is only there
     predicted[3] = truth[3]
     largest, mean = [], []
-    for one, other in zip(predicted, truth, strict=True):
-        both = [(boundary(one == c), boundary(other == c)) for c in (1, 2) if np.any(one == c) or np.any(other == c)]
+    for p, target in zip(predicted, truth, strict=True):
+        pairs = [(boundary(p == c), boundary(target == c)) for c in (1, 2) if np.any(p == c) or np.any(target == c)]
         diagonal = np.hypot(8, 11)
-        distances = [np.linalg.norm(a[:, None] - b, axis=-1) for a, b in both]
-        has_both = [len(a) > 0 and len(b) > 0 for a, b in both]
+        distances = [np.linalg.norm(a[:, None] - b, axis=-1) for a, b in pairs]
+        has_both = [len(a) > 0 and len(b) > 0 for a, b in pairs]
         largest.append(
             np.mean(
                 [
-                    max(directed_hausdorff(a, b)[0], directed_hausdorff(b, a)[0]) if each else diagonal
-                    for (a, b), each in zip(both, has_both, strict=True)
+                    max(directed_hausdorff(a, b)[0], directed_hausdorff(b, a)[0]) if has_mask else diagonal
+                    for (a, b), has_mask in zip(pairs, has_both, strict=True)
                 ]
             )
         )
         mean.append(
             np.mean(
                 [
-                    np.concatenate([d.min(axis=1), d.min(axis=0)]).mean() if each else diagonal
-                    for d, each in zip(distances, has_both, strict=True)
+                    np.concatenate([d.min(axis=1), d.min(axis=0)]).mean() if has_mask else diagonal
+                    for d, has_mask in zip(distances, has_both, strict=True)
                 ]
             )
         )
@@ -141,7 +141,7 @@ def evaluate(algorithm, federation, model, **options):
     return simulation, state, simulation.evaluate(state)
 
 
-def of_personal_batch_norms(**options):
+def train_personal_batch_norms(**options):
     """FedBN on clients of 4 to 290 test examples: fewer than a batch, and more than one."""
     sizes = {"examples_per_client": (12, 900), "client_test_fraction": 0.4, "valid_fraction": 0.1, "label_shift": 0.9}
     federation = data.toy(num_clients=4, unseen_clients=1, **sizes)
@@ -158,11 +158,11 @@ def compute_logits(simulation, variables, federation, index):
 
 @pytest.mark.extended
 def test_metrics_of_each_client_and_held_out_set_are_of_all_its_examples_and_no_others():
-    federation, simulation, state, evaluation = of_personal_batch_norms()
+    federation, simulation, state, evaluation = train_personal_batch_norms()
     assert federation.data.test.count.max() > BATCH > federation.data.test.count.min() and federation.test.count > BATCH
-    one = jax.tree.map(lambda x: x[1], state)  # of the second seed
-    mean = tree.merge(one.server.shared, mean_personal_variables(one.clients, 4))
-    own = [tree.merge(one.server.shared, jax.tree.map(lambda x, i=i: x[i], one.clients.personal)) for i in range(4)]
+    last = jax.tree.map(lambda x: x[1], state)  # of the second seed
+    mean = tree.merge(last.server.shared, mean_personal_variables(last.clients, 4))
+    own = [tree.merge(last.server.shared, jax.tree.map(lambda x, i=i: x[i], last.clients.personal)) for i in range(4)]
     tables = {
         "clients": (federation.data.test, [mean] * 4),
         "valid": (federation.data.valid, [mean] * 4),
@@ -170,11 +170,11 @@ def test_metrics_of_each_client_and_held_out_set_are_of_all_its_examples_and_no_
         "test": (Rows(federation.test.index[None], federation.test.count[None]), [mean]),
         "personal": (federation.data.test, own),
         "personal_valid": (federation.data.valid, own),
-        "personal_test": (Rows(*(np.stack([each] * 4) for each in federation.test)), own),
+        "personal_test": (Rows(*(np.stack([array] * 4) for array in federation.test)), own),
     }
-    for field, (rows, every_variables) in tables.items():
+    for field, (rows, all_variables) in tables.items():
         requested = getattr(evaluation, field).requested
-        for i, variables in enumerate(every_variables):
+        for i, variables in enumerate(all_variables):
             index = rows.index[i][: rows.count[i]]
             logits, labels = compute_logits(simulation, variables, federation, index), federation.examples.labels[index]
             for name in CLASS_METRICS:
@@ -194,10 +194,10 @@ def test_metrics_of_each_client_and_held_out_set_are_of_all_its_examples_and_no_
     ids=["sharded", "chunked", "streamed"],
 )
 def test_metrics_do_not_depend_on_layout_and_streaming(options):
-    *_, there = of_personal_batch_norms()
-    *_, here = of_personal_batch_norms(**options)
-    for one, other in zip(jax.tree.leaves(here), jax.tree.leaves(there), strict=True):
-        np.testing.assert_allclose(one, other, atol=1e-5)
+    *_, expected = train_personal_batch_norms()
+    *_, values = train_personal_batch_norms(**options)
+    for value, wanted in zip(jax.tree.leaves(values), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(value, wanted, atol=1e-5)
 
 
 @pytest.mark.slow
@@ -219,10 +219,10 @@ def test_predictions_in_batches_of_several_sizes_are_sorted_into_segments():
     first = Batches(np.arange(24).reshape(2, 2, 6), np.array([[6, 3], [5, 0]]), np.array([[1, 0], [1, 3]]))
     second = Batches(np.arange(24, 32).reshape(4, 1, 2), np.array([[2], [1], [2], [2]]), np.array([[2], [0], [1], [1]]))
     values = metrics.measure_segments(
-        ["hausdorff"], labels, (first, second), 3, [predicted[:, each.index] for each in (first, second)]
+        ["hausdorff"], labels, (first, second), 3, [predicted[:, batches.index] for batches in (first, second)]
     )["hausdorff"]
     members = ([6, 7, 8, 26], [*range(6), *range(12, 17), 28, 29, 30, 31], [24, 25])
-    expected = [[metrics.hausdorff(predicted[run, each], labels[each]) for each in members] for run in range(2)]
+    expected = [[metrics.hausdorff(predicted[run, part], labels[part]) for part in members] for run in range(2)]
     np.testing.assert_allclose(values, expected, rtol=1e-12)
 
 
@@ -247,8 +247,8 @@ def test_statistics_over_unseen_domains_are_mean_deviation_and_worst():
     assert figures["domains/accuracy_mean"] == pytest.approx(0.7) and figures["domains/accuracy_worst"] == 0.5
     assert figures["domains/accuracy_std"] == pytest.approx(0.2) and figures["domains/loss_mean"] == 1.5
     assert figures["domains/calibration_error_worst"] == 0.3
-    one = flatten_evaluation(Evaluation(None, domains["a"], None, None, {"a": domains["a"]}))
-    assert not any(name.startswith("domains/") for name in one)
+    single = flatten_evaluation(Evaluation(None, domains["a"], None, None, {"a": domains["a"]}))
+    assert not any(name.startswith("domains/") for name in single)
 
 
 @pytest.mark.parametrize(

@@ -152,12 +152,12 @@ def test_the_length_of_blocks_does_not_change_the_states(streamed):
 
 def test_two_states_can_be_advanced_alternately(streamed):
     """What was read ahead for one must not be taken for the other."""
-    one, other = streamed.start(), streamed.start()
-    one, _ = streamed.advance(one, 4)
-    other, _ = streamed.advance(other, 2)
-    one, _ = streamed.advance(one, 1)
-    other, _ = streamed.advance(other, 3)
-    assert is_equal(with_all_client_states(one), with_all_client_states(other))
+    first, second = streamed.start(), streamed.start()
+    first, _ = streamed.advance(first, 4)
+    second, _ = streamed.advance(second, 2)
+    first, _ = streamed.advance(first, 1)
+    second, _ = streamed.advance(second, 3)
+    assert is_equal(with_all_client_states(first), with_all_client_states(second))
 
 
 def test_a_second_run_compiles_nothing(streamed):

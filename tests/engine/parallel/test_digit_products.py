@@ -45,7 +45,7 @@ def test_entries_of_very_different_sizes_keep_their_products():
 def test_small_differences_between_rows_are_seen():
     """Singular values of 1e-5 of the largest, of which a Gram matrix in float32 has nothing."""
     rows = (np.ones((4, 2000)) + 1e-5 * RNG.normal(size=(4, 2000))).astype(np.float32)
-    ours, exact = (np.linalg.eigvalsh(each)[:-1] for each in (gram(rows), rows.astype(float) @ rows.T.astype(float)))
+    ours, exact = (np.linalg.eigvalsh(m)[:-1] for m in (gram(rows), rows.astype(float) @ rows.T.astype(float)))
     np.testing.assert_allclose(ours, exact, rtol=1e-4)
 
 
@@ -106,7 +106,7 @@ def test_each_leaf_has_products_of_its_own_whether_it_is_joined_or_not(layout, r
         return updates.gram(), updates.products(reference)
 
     with tracing_for("tpu"), jax.enable_x64(True):
-        grams, products = (np.asarray(each) for each in jax.jit(read)(stack, reference))
+        grams, products = (np.asarray(array) for array in jax.jit(read)(stack, reference))
     assert len(grams) == len(products) == len(widths)
     for name, gram, product in zip(widths, grams, products, strict=True):
         assert_close(gram, stack[name])

@@ -73,14 +73,14 @@ def test_reductions_of_a_stack_do_not_depend_on_the_layout(layout, num_clients, 
 
     def read(values, factors):
         lying = StackedUpdates(values, layout)
-        each = lying.by_tensor().combine(jnp.stack([factors, 2 * factors]))
-        return lying.gram(), lying.combine(factors), lying.select(lambda path: path == "b").combine(factors), each
+        by_tensor = lying.by_tensor().combine(jnp.stack([factors, 2 * factors]))
+        return lying.gram(), lying.combine(factors), lying.select(lambda path: path == "b").combine(factors), by_tensor
 
     with jax.enable_x64(True):
-        gram, combined, b_alone, each = jax.jit(read)(stack.stack, factors)
+        gram, combined, b_alone, tensors = jax.jit(read)(stack.stack, factors)
         assert gram.dtype == np.float64
         np.testing.assert_allclose(gram, rows @ rows.T, atol=1e-4)
         np.testing.assert_allclose(np.concatenate([np.ravel(combined[x]) for x in "ab"]), factors @ rows, atol=1e-5)
         assert b_alone.keys() == {"b"} and combined["a"].dtype == np.float32
-        np.testing.assert_array_equal(b_alone["b"], each["b"] / 2)
-        np.testing.assert_array_equal(combined["a"], each["a"])
+        np.testing.assert_array_equal(b_alone["b"], tensors["b"] / 2)
+        np.testing.assert_array_equal(combined["a"], tensors["a"])

@@ -18,11 +18,11 @@ from tests.harness import algorithm, compose, difference, federation, reference_
 NAMES = ["fedld", "fedmgc", "fedgh"]
 STACK = {"stack": "bfloat16"}
 PACKED = {"aggregation": STACK}
-each = pytest.mark.parametrize("name", NAMES)
+every_name = pytest.mark.parametrize("name", NAMES)
 
 
 @pytest.mark.extended
-@each
+@every_name
 def test_a_run_with_a_bfloat16_stack_stays_near_the_one_in_float32(name):
     shared = run(compose(name, options=PACKED))[0].server.shared
     assert all(leaf.dtype == np.float32 for leaf in jax.tree.leaves(shared))
@@ -30,9 +30,9 @@ def test_a_run_with_a_bfloat16_stack_stays_near_the_one_in_float32(name):
 
 
 @pytest.mark.slow
-@each
+@every_name
 def test_a_bfloat16_stack_gives_similar_results_in_every_layout(name):
-    alone, shared = (run(compose(name, options=PACKED, layout=one))[0] for one in (chunked(2), sharded(2)))
+    alone, shared = (run(compose(name, options=PACKED, layout=layout))[0] for layout in (chunked(2), sharded(2)))
     assert difference(alone.server.shared, shared.server.shared) < 1e-3
 
 
@@ -66,7 +66,7 @@ def test_a_weighting_reads_packed_updates_as_floats():
 def test_streaming_sums_are_of_the_unpacked_updates():
     momentum = {"reports": {"momentum": effective_learning_rate(0.05)}, "published": {"momentum": mean_direction()}}
     rounds = [compose("fedgh", options=options, change=momentum) for options in ({}, PACKED)]
-    plain, packed = (run(one, rounds=1)[0].server.published["momentum"] for one in rounds)
+    plain, packed = (run(round, rounds=1)[0].server.published["momentum"] for round in rounds)
     assert tree.norm(plain) > 0
     assert difference(plain, packed) < 1e-6
 

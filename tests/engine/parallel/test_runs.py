@@ -64,8 +64,8 @@ def check(chosen, seed=0, num_seeds=1, **options):
         warnings.simplefilter("error")  # none about float64, in which hyper-parameters are kept
         together = train(build(chosen, seed=seed, num_seeds=num_seeds, **options))
     seeds = [seed] * len(chosen.algorithms) if isinstance(seed, int) else seed
-    for i, (each, first) in enumerate(zip(chosen.algorithms, seeds, strict=True)):
-        alone = train(build(each, seed=first, num_seeds=num_seeds, **options))
+    for i, (single, first) in enumerate(zip(chosen.algorithms, seeds, strict=True)):
+        alone = train(build(single, seed=first, num_seeds=num_seeds, **options))
         part = slice(i * num_seeds, (i + 1) * num_seeds)
         for name, values in alone.items():
             np.testing.assert_allclose(together[name][part], values, rtol=2e-5, atol=2e-6, err_msg=name)
@@ -174,19 +174,19 @@ def test_the_error_for_a_list_of_algorithms_says_how_to_write_a_sweep():
 
 @pytest.mark.extended
 def test_the_cost_covers_all_runs():
-    fewest, most = build(sweep("fedavg", {"epochs": (1, 2)})).cost.steps_per_client
+    fewest, largest = build(sweep("fedavg", {"epochs": (1, 2)})).cost.steps_per_client
     assert fewest == build(algorithm("fedavg", epochs=1)).cost.steps_per_client[0]
-    assert most == build(algorithm("fedavg", epochs=2)).cost.steps_per_client[1]
+    assert largest == build(algorithm("fedavg", epochs=2)).cost.steps_per_client[1]
 
 
 @pytest.mark.slow
 def test_diagnostics_of_a_sweep_equal_those_of_runs_alone():
     chosen = {name: DIAGNOSTICS[name] for name in ("norms", "spectrum", "decomposition")}
-    both = sweep("fedld", {"lam": (0.01, 0.5)})
-    together = build(both, diagnostics=chosen)
+    swept = sweep("fedld", {"lam": (0.01, 0.5)})
+    together = build(swept, diagnostics=chosen)
     found = together.diagnose(together.start())
-    for i, each in enumerate(both.algorithms):
-        alone = build(each, diagnostics=chosen)
+    for i, single in enumerate(swept.algorithms):
+        alone = build(single, diagnostics=chosen)
         expected = alone.diagnose(alone.start())
         jax.tree.map(lambda x, y, i=i: np.testing.assert_allclose(x[i], y[0], rtol=1e-4, atol=1e-5), found, expected)
 

@@ -31,8 +31,8 @@ def peak_models_per_device(num_clients: int, num_seeds: int) -> tuple[float, flo
     simulation = build("scaffold", sharded(4), num_clients, network, cohort_size=4, num_seeds=num_seeds)
     runner = simulation.executor
     start = runner.programs.initialization(runner.programs.keys).compile().memory_analysis()
-    one = tree.num_bytes(runner.traced.shapes.state.server.shared)
-    return runner.round_bytes / one, (start.output_size_in_bytes + start.temp_size_in_bytes) / one
+    model_bytes = tree.num_bytes(runner.traced.shapes.state.server.shared)
+    return runner.round_bytes / model_bytes, (start.output_size_in_bytes + start.temp_size_in_bytes) / model_bytes
 
 
 @pytest.mark.parametrize("num_seeds", [pytest.param(1, marks=pytest.mark.slow), 2])
@@ -76,11 +76,11 @@ def test_states_and_evaluations_do_not_depend_on_the_layout(runs, layout):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("there", ["vmapped", "sharded(3)", "sharded(4)"])
-@pytest.mark.parametrize("here", ["vmapped", "sharded(2)", "sharded(4)"])
-def test_a_checkpoint_resumes_in_another_layout(runs, tmp_path, there, here):
-    _, half, expected = runs[there]
-    simulation = runs[here][0]
+@pytest.mark.parametrize("saved", ["vmapped", "sharded(3)", "sharded(4)"])
+@pytest.mark.parametrize("resumed", ["vmapped", "sharded(2)", "sharded(4)"])
+def test_a_checkpoint_resumes_in_another_layout(runs, tmp_path, saved, resumed):
+    _, half, expected = runs[saved]
+    simulation = runs[resumed][0]
     Checkpoints(tmp_path, num_clients=5).save(2, half)
     restored = Checkpoints(tmp_path, num_clients=5).restore(simulation.start())
     assert jax.tree.map(lambda x: x.sharding, restored) == jax.tree.map(lambda x: x.sharding, simulation.start())

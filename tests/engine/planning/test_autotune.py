@@ -132,7 +132,7 @@ def test_off_the_cpu_auto_times_convolutions_with_layouts_and_trains_the_same(mo
     assert layouts == [*(f"vmapped with {conv}" for conv in CONVS), "chunked(1) with lax"]
     assert chosen.choice.conv == "im2col" and " convolution(" not in chosen.executor.program.as_text()
     plain = Simulation(algorithm("fedld"), network, federation(12), layout=vmapped, **given)
-    states = [each.advance(each.start(), 2)[0].server.shared for each in (chosen, plain)]
+    states = [simulation.advance(simulation.start(), 2)[0].server.shared for simulation in (chosen, plain)]
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), *states)
 
 

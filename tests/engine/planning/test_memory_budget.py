@@ -26,9 +26,9 @@ class Built:
 
     def __init__(self, wired, residence, folder):
         self.traced, self.offload, self.compile_seconds = wired, residence, 0.0
-        at_a_time = min(wired.layout.chunk or COHORT, COHORT)
+        chunk = min(wired.layout.chunk or COHORT, COHORT)
         self.peak_bytes = self.round_bytes = (
-            cost.bytes_before_round(cost.resident_bytes(wired, residence)) + at_a_time * 100_000
+            cost.bytes_before_round(cost.resident_bytes(wired, residence)) + chunk * 100_000
         )
 
     def release(self):

@@ -28,8 +28,8 @@ SPEEDS = log_normal(step_seconds=1.0, message_seconds=0.5, sigma=0.8)
 
 def simulation(rule=None, name="fedavg", cohort_size=1, rounds=4, num_clients=5, **options) -> Simulation:
     arguments = {"rounds": rounds, "timing": SPEEDS, "asynchronous": rule, "evaluate_every": rounds} | options
-    who = {} if "participation" in options else {"cohort_size": cohort_size}
-    return Simulation(algorithm(name), model("none"), federation(num_clients), **who, **arguments)
+    cohort = {} if "participation" in options else {"cohort_size": cohort_size}
+    return Simulation(algorithm(name), model("none"), federation(num_clients), **cohort, **arguments)
 
 
 def finish(simulation: Simulation):
@@ -43,7 +43,7 @@ def table_of_draws(rule: int, seed: int) -> list[list[tuple[int, bool]]]:
         return RULES[rule].draw(derive_keys(jax.random.key(seed), number)[0], CLIENTS, number)
 
     ids, answers = jax.jit(jax.vmap(draw))(jnp.arange(2000))
-    return [list(zip(*each, strict=True)) for each in zip(ids.tolist(), answers.tolist(), strict=True)]
+    return [list(zip(*draws, strict=True)) for draws in zip(ids.tolist(), answers.tolist(), strict=True)]
 
 
 def play(rule, draws, durations, rounds):
@@ -72,20 +72,20 @@ def play(rule, draws, durations, rounds):
 def test_the_schedule_is_that_of_an_event_queue():
     rng, num_stale, num_equal = np.random.default_rng(0), 0, 0
     for case in range(1000):
-        which, seed = rng.integers(len(RULES)), int(rng.integers(5))
-        least = RULES[which].size(CLIENTS)
-        concurrency = int(rng.integers(least, CLIENTS + 1))
+        index, seed = rng.integers(len(RULES)), int(rng.integers(5))
+        smallest = RULES[index].size(CLIENTS)
+        concurrency = int(rng.integers(smallest, CLIENTS + 1))
         buffer, oldest = int(rng.integers(1, concurrency + 1)), rng.choice([None, 0, 1, 3])
         rule = Asynchronous(concurrency, buffer, lambda age: age, max_staleness=oldest)
         durations = rng.integers(1, 4, CLIENTS).astype(float) if case % 2 else rng.lognormal(0, 1, CLIENTS)
         if concurrency < CLIENTS:
             durations[rng.integers(CLIENTS)] = np.inf  # a client without examples
-        if oldest is not None and which == 2:
+        if oldest is not None and index == 2:
             continue  # everybody starts together, and may be too late together for ever
-        expected = play(rule, table_of_draws(int(which), seed), durations, rounds=6)
-        found = make_schedule(rule, RULES[which], jax.random.key(seed), CLIENTS, durations, 6)
+        expected = play(rule, table_of_draws(int(index), seed), durations, rounds=6)
+        found = make_schedule(rule, RULES[index], jax.random.key(seed), CLIENTS, durations, 6)
         events = np.stack([found.clients, found.start, found.draw], axis=-1)
-        np.testing.assert_array_equal(events, [each for each, _ in expected], err_msg=str(case))
+        np.testing.assert_array_equal(events, [event for event, _ in expected], err_msg=str(case))
         np.testing.assert_allclose(np.cumsum(found.seconds), [clock for _, clock in expected], rtol=1e-5)
         assert all(len(set(ids)) == buffer for ids in found.clients.tolist())
         num_stale += np.any(np.arange(6)[:, None] > found.start)
@@ -96,8 +96,8 @@ def test_the_schedule_is_that_of_an_event_queue():
 def test_fewer_rounds_have_the_beginning_of_the_same_schedule():
     rule, durations = fedbuff(5, buffer_size=2), np.random.default_rng(1).lognormal(0, 1, CLIENTS)
     short, long = (make_schedule(rule, RULES[0], jax.random.key(0), CLIENTS, durations, n) for n in (5, 40))
-    for one, other in zip(short, long, strict=True):
-        np.testing.assert_array_equal(one, other[:5])
+    for first, second in zip(short, long, strict=True):
+        np.testing.assert_array_equal(first, second[:5])
 
 
 # ---- laws ------------------------------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ REPRESENTATIVE = (
     "scaffold",
     "fedld",
     "ditto",
-    *(pytest.param(each, marks=pytest.mark.slow) for each in OTHERS),
+    *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS),
 )
 
 
@@ -65,7 +65,7 @@ def test_freezing_all_but_the_head_equals_training_the_head_alone():
 )
 def test_layouts_and_streamed_states_give_the_same_results(options):
     network = models.lora(2, targets="dense_0")(model())
-    plain, other = (run("scaffold", network, **each) for each in ({"layout": chunked(1)}, options))
+    plain, other = (run("scaffold", network, **kwargs) for kwargs in ({"layout": chunked(1)}, options))
     assert difference(plain.state.server, other.state.server) < 1e-5
 
 
@@ -78,10 +78,10 @@ def test_frozen_kernels_have_no_client_axis_and_no_gradient():
             .as_text()
         )
 
-    of_clients, gradient = r"tensor<5x36x8xf32>", r"dot_general.*-> tensor<5x(36x8|8x36)xf32>"
+    client_stack, gradient = r"tensor<5x36x8xf32>", r"dot_general.*-> tensor<5x(36x8|8x36)xf32>"
     trained, frozen = lowered(model("none")), lowered(models.freeze(BODY)(model("none")))
-    assert re.search(of_clients, trained) and re.search(gradient, trained)
-    assert not re.search(of_clients, frozen) and not re.search(gradient, frozen)
+    assert re.search(client_stack, trained) and re.search(gradient, trained)
+    assert not re.search(client_stack, frozen) and not re.search(gradient, frozen)
     assert "tensor<36x8xf32>" in frozen
 
 

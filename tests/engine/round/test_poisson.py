@@ -37,7 +37,7 @@ def test_the_number_of_clients_of_a_large_population_is_binomial():
     draw = jax.jit(jax.vmap(lambda key: rule.draw(key, num_clients, 0)))
     cohort, is_drawn = map(np.asarray, draw(jax.random.split(jax.random.key(0), 300)))
     assert cohort.shape[1] == rule.size(num_clients) < 1300
-    assert all(len(set(each)) == len(each) and np.all(np.diff(each) > 0) for each in cohort)
+    assert all(len(set(ids)) == len(ids) and np.all(np.diff(ids) > 0) for ids in cohort)
     number = is_drawn.sum(axis=1)
     assert scipy.stats.kstest(number, scipy.stats.binom(num_clients, probability).cdf).pvalue > 1e-3
     # By id, the clients left out would be those of large ids.

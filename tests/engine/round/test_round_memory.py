@@ -77,12 +77,12 @@ def test_devices_gather_no_stack(name, stacks):
     step, model = compile_round(name, 12, sharded(2, 1))
     collectives = re.findall(r"= (\S.*?) (all-gather|all-to-all|all-reduce)(?:-start)?\(", step.as_text())
     assert {kind for _, kind in collectives} == {"all-gather", "all-to-all", "all-reduce"}
-    most = {
+    limits = {
         "all-gather": stacks * 12,
         "all-to-all": _EXCHANGE_BLOCK,
         "all-reduce": model / 4 + stacks * 12 * 12 + 100,
     }
-    assert all(num_entries(shapes) <= most[kind] for shapes, kind in collectives)
+    assert all(num_entries(shapes) <= limits[kind] for shapes, kind in collectives)
 
 
 def num_entries(shapes: str) -> int:

@@ -40,7 +40,7 @@ def test_where_everyone_is_in_time_the_run_keeps_its_bits(name):
         assert is_equal(state.server.shared, expected.server.shared)
         assert is_equal(state.clients, expected.clients)
         assert metrics[0].num_late == 0
-        assert state.counters.seconds == pytest.approx(sum(each.seconds for each in metrics))
+        assert state.counters.seconds == pytest.approx(sum(metric.seconds for metric in metrics))
 
 
 def test_without_a_deadline_a_round_lasts_as_long_as_its_slowest_client(speeds):
@@ -68,9 +68,9 @@ def test_partial_work_is_the_beginning_of_the_usual_work():
     has_two = STEPS >= 2
     assert has_two.sum() >= 3
     key, data = jax.random.key(0), federation().data
-    said = [jax.jit(each.step_with_messages)(each.init(key, data), data, key)[2] for each in (round, two)]
-    for one, other in zip(*(jax.tree.leaves(each.uploads.update) for each in said), strict=True):
-        np.testing.assert_array_equal(np.asarray(one)[has_two], np.asarray(other)[has_two])
+    said = [jax.jit(timed.step_with_messages)(timed.init(key, data), data, key)[2] for timed in (round, two)]
+    for first, second in zip(*(jax.tree.leaves(messages.uploads.update) for messages in said), strict=True):
+        np.testing.assert_array_equal(np.asarray(first)[has_two], np.asarray(second)[has_two])
 
 
 def test_late_clients_are_dropped_and_keep_their_state(speeds):

@@ -48,8 +48,8 @@ def test_without_stages_the_state_has_no_further_leaves():
 def test_clients_keep_send_and_sum_in_every_layout(layout):
     state, metrics = run(uplink_round(COUNTED, layout=layout, participation=bernoulli(0.7)))
     reports = np.zeros(5)
-    for each in metrics:
-        assert not each.is_nonfinite.any()
+    for metric in metrics:
+        assert not metric.is_nonfinite.any()
     reports = np.asarray(state.clients.rounds)[:5]
     (kept,) = state.clients.memory["uplink"]
     np.testing.assert_array_equal(kept[:5], reports)  # absent clients keep what they had
@@ -118,10 +118,10 @@ def test_attackers_who_know_all_updates_replace_their_own(name, layout):
 
 
 def test_the_server_steps_without_reports_only_where_a_stage_says_so():
-    one_up = lambda update, view: (jax.tree.map(lambda x: x + 1, update), view.state)  # noqa: E731
+    increment = lambda update, view: (jax.tree.map(lambda x: x + 1, update), view.state)  # noqa: E731
     start = run(compose("fedavg"), rounds=0)[0].server.shared["params"]
-    stays = Stage(receive=one_up)
-    steps = Stage(receive=one_up, steps_without_reports=True)
+    stays = Stage(receive=increment)
+    steps = Stage(receive=increment, steps_without_reports=True)
     nobody = bernoulli(1e-9)
     assert is_equal(run(uplink_round(stays, participation=nobody), rounds=1)[0].server.shared["params"], start)
     moved = run(uplink_round(steps, participation=nobody), rounds=1)[0].server.shared["params"]
@@ -142,11 +142,11 @@ def test_a_stage_refuses_an_algorithm_before_anything_is_traced():
 def test_bits_are_counted_stage_by_stage():
     update = {"params": {"w": jnp.zeros((3, 5)), "b": jnp.zeros(5)}, "batch_stats": {"mean": jnp.zeros(5)}}
     upload = Upload(update, {"loss": jnp.zeros(())}, jnp.zeros(()), jnp.zeros(()))
-    one_bit = Stage(bits=lambda bits, shapes: bits / 32)
+    single_bit = Stage(bits=lambda bits, shapes: bits / 32)
     with_norm = Stage(bits=lambda bits, shapes: bits + 1)
     everything = Stage(collections="all", bits=lambda bits, shapes: bits / 2)
     rest = 3 * 32
     assert count_bits((), upload) == 32 * 25 + rest
-    assert count_bits((one_bit,), upload) == 20 + 32 * 5 + rest
-    assert count_bits((one_bit, with_norm), upload) == 21 + 32 * 5 + rest
-    assert count_bits((one_bit, everything), upload) == (20 + 32 * 5) / 2 + rest
+    assert count_bits((single_bit,), upload) == 20 + 32 * 5 + rest
+    assert count_bits((single_bit, with_norm), upload) == 21 + 32 * 5 + rest
+    assert count_bits((single_bit, everything), upload) == (20 + 32 * 5) / 2 + rest

@@ -159,7 +159,7 @@ def test_a_run_killed_while_it_deletes_an_old_checkpoint_leaves_no_damaged_one(t
     with pytest.raises(KeyboardInterrupt):
         kept.save(3, simulation.start())
     monkeypatch.undo()
-    assert [(each.round, each.damage) for each in checkpoint.inspect_checkpoints(tmp_path)] == [(2, None), (3, None)]
+    assert [(saved.round, saved.damage) for saved in checkpoint.inspect_checkpoints(tmp_path)] == [(2, None), (3, None)]
     Checkpoints(tmp_path, keep=2).save(4, simulation.start())
     assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == ["3", "4"]
 

@@ -45,8 +45,8 @@ def update_clients(
     after = jax.tree.map(changed, taken)._replace(rounds=taken.rounds + has_reported)
     store.put(ids, after)
     seeds = np.arange(SEEDS)[:, None]
-    for there, new in zip(jax.tree.leaves(mirror), jax.tree.leaves(after), strict=True):
-        there[seeds, ids] = new
+    for mirrored, new in zip(jax.tree.leaves(mirror), jax.tree.leaves(after), strict=True):
+        mirrored[seeds, ids] = new
 
 
 def update_random(store: ClientStore, mirror: ClientState, rounds: int = 20, seed: int = 1) -> None:

@@ -61,9 +61,9 @@ def test_a_checkpoint_writes_changed_clients_only(tmp_path):
     everyone = np.tile(np.arange(CLIENTS), (SEEDS, 1))
     update_clients(store, mirror, everyone, np.ones_like(everyone, bool), 1.0)
     update_clients(store, mirror, everyone[:, :3], np.array([[True] * 3, [True, False, False]]), 2.0)
-    assert [each["num_records"] for each in kept.write(1, store)] == [SEEDS * CLIENTS]
+    assert [segment["num_records"] for segment in kept.write(1, store)] == [SEEDS * CLIENTS]
     update_clients(store, mirror, everyone[:, :3], np.array([[True] * 3, [True, False, False]]), 3.0)
-    assert [each["num_records"] for each in kept.write(2, store)] == [SEEDS * CLIENTS, 4]
+    assert [segment["num_records"] for segment in kept.write(2, store)] == [SEEDS * CLIENTS, 4]
     assert kept.write(3, store) == kept.write(2, store)
 
 
@@ -73,8 +73,8 @@ def test_pruned_checkpoints_hold_at_most_twice_the_states(tmp_path):
         update_random(store, mirror, rounds=1, seed=round)
         listed = kept.write(round, store)
         kept.prune(listed)
-        assert sum(each["num_records"] for each in listed) <= 2 * np.count_nonzero(store.rounds)
-    assert {path.name for path in tmp_path.iterdir()} == {each["file"] for each in listed}
+        assert sum(segment["num_records"] for segment in listed) <= 2 * np.count_nonzero(store.rounds)
+    assert {path.name for path in tmp_path.iterdir()} == {segment["file"] for segment in listed}
     other = new_store()
     kept.read(listed, other)
     assert is_equal(other.take_all(), mirror)

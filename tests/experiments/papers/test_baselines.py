@@ -51,8 +51,8 @@ def test_runs_of_one_algorithm_and_partition_differ_in_the_rate_alone():
     experiment = baselines.EXPERIMENTS["fashion_mnist"]
     runs = [experiment.make_runs("cpu", {}, {}, rate) for rate in experiment.choices]
     for place in runs[0]:
-        settings = [each[place].settings() for each in runs]
-        rates = [each["algorithm"].pop("learning_rate") for each in settings]
+        settings = [run[place].settings() for run in runs]
+        rates = [table["algorithm"].pop("learning_rate") for table in settings]
         assert rates == [0.03, 0.1, 0.3] and settings[0] == settings[1] == settings[2]
         assert settings[0]["algorithm"]["epochs"] == 1 and settings[0]["num_seeds"] == 3
         assert settings[0]["data"]["valid_fraction"] > 0

@@ -143,7 +143,7 @@ def test_initial_weights_are_required_where_the_paper_states_them(paper, what):
     stated = [fact["starts_from"] for fact in facts_of(paper, "stated", what) if "starts_from" in fact]
     words = PAPERS[paper][what].scales["paper"].pretrained
     assert bool(words) == bool(stated)
-    assert all(each in words for each in stated)
+    assert all(word in words for word in stated)
 
 
 @pytest.mark.parametrize(("paper", "what"), EVERY)
@@ -174,7 +174,7 @@ def test_printed_values_are_in_the_text_of_the_paper(paper, what):
     """Each row's numbers, deviations between, follow each other there; or stand in order in the row's two lines, values
     bare and deviations in parentheses."""
     experiment, text = PAPERS[paper][what], (shared_path("papers") / f"{paper}.txt").read_text()
-    numbers = f" {' '.join(str(float(each)) for each in re.findall(NUMBER, text))} "
+    numbers = f" {' '.join(str(float(number)) for number in re.findall(NUMBER, text))} "
     for measure, rows in experiment.printed.items():
         for row, values in rows.items():
             deviations = experiment.deviations.get(measure, {}).get(row, ())
@@ -186,8 +186,8 @@ def test_printed_values_are_in_the_text_of_the_paper(paper, what):
 def is_in_lines(text: str, row: str, values: Sequence[float | None], deviations: Sequence[float | None]) -> bool:
     lines = text.splitlines()
     for number in [i for i, line in enumerate(lines) if line.startswith(row)]:
-        both = " ".join(lines[number : number + 2])
-        bare, bracketed = re.findall(NUMBER, re.sub(r"[(].*?[)]", " ", both)), re.findall(rf"[(]({NUMBER})[)]", both)
+        pair = " ".join(lines[number : number + 2])
+        bare, bracketed = re.findall(NUMBER, re.sub(r"[(].*?[)]", " ", pair)), re.findall(rf"[(]({NUMBER})[)]", pair)
         if is_in_order(values, bare) and is_in_order(deviations, bracketed):
             return True
     return False

@@ -36,7 +36,7 @@ ALL = [
 def write_partition(folder, classes):
     """Write a partition of clients with these numbers of training examples by class."""
     counts = {"is_newcomer": False, "train": 1, "valid": 0, "test": 1}
-    clients = [{"client": f"client {i}", **counts, "classes": each} for i, each in enumerate(classes)]
+    clients = [{"client": f"client {i}", **counts, "classes": c} for i, c in enumerate(classes)]
     (folder / "partition.json").write_text(json.dumps(sample_runs.make_partition(clients)))
 
 
@@ -68,10 +68,10 @@ def test_networks_have_the_layers_that_their_algorithm_keeps_personal(paper):
                 settings = cell.settings()
                 algorithm, table = build.build_algorithm(settings), {**settings["model"], "pretrained": None}
                 table = {key: value for key, value in table.items() if key in settings["model"]}
-                which = settings["algorithm"]["name"], str(table)
-                if not hasattr(algorithm.sharing, "classes") or which in seen:
+                combination = settings["algorithm"]["name"], str(table)
+                if not hasattr(algorithm.sharing, "classes") or combination in seen:
                     continue
-                seen.add(which)
+                seen.add(combination)
                 model = calls.build_from_table(table, TABLES["model"].registry, "config.model", num_classes=3)
                 model = algorithm.adapt(model)
                 paths = tree.paths(jax.eval_shape(model.init, jax.random.key(0), IMAGES))
@@ -82,14 +82,14 @@ def test_networks_have_the_layers_that_their_algorithm_keeps_personal(paper):
 @pytest.mark.extended
 @pytest.mark.parametrize("paper", PAPERS)
 def test_tables_share_the_runs_of_equal_settings_and_no_others(paper, tmp_path):
-    there, shared = {}, 0
+    settings_of, shared = {}, 0
     for experiment in PAPERS[paper].values():
         for scale, chosen in experiment.scales.items():
             for cell in experiment.make_runs(scale, {}, dict.fromkeys(chosen.data, "here")).values():
                 directory = find_folder(cell, scale, tmp_path) / cell.name
                 settings = cell.settings()
-                shared += directory in there
-                assert there.setdefault(directory, settings) == settings
+                shared += directory in settings_of
+                assert settings_of.setdefault(directory, settings) == settings
     assert shared > 0
 
 
@@ -265,12 +265,12 @@ def test_a_run_that_holds_out_nothing_for_a_measure_is_named_with_the_remedy(tmp
 
 def distinct_experiments():
     """Every table and figure, but for those that at the smallest scale are another one's under another title."""
-    there = []
+    known = []
     for paper, experiments in PAPERS.items():
-        for what, each in experiments.items():
-            parts = each.rows, each.measures.keys(), each.scales["smoke"], each.draw
-            if parts not in there:
-                there.append(parts)
+        for what, experiment in experiments.items():
+            parts = experiment.rows, experiment.measures.keys(), experiment.scales["smoke"], experiment.draw
+            if parts not in known:
+                known.append(parts)
                 yield pytest.param(paper, what, id=f"{paper}-{what}")
 
 
@@ -288,5 +288,5 @@ def test_every_experiment_runs_at_the_smoke_scale(tmp_path, paper, what):
     assert {row["measure"] for row in rows} == experiment.measures.keys()
     assert all(math.isfinite(float(row["mean"])) for row in rows)
     if experiment.draw:
-        least = 20_000 if what in SEEN_BY_DIAGNOSTICS else 10_000
-        assert (tmp_path / f"{what}-smoke.png").stat().st_size > least
+        min_bytes = 20_000 if what in SEEN_BY_DIAGNOSTICS else 10_000
+        assert (tmp_path / f"{what}-smoke.png").stat().st_size > min_bytes

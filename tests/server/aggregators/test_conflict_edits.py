@@ -28,7 +28,7 @@ AGGREGATORS = {
 }
 SCALE_FREE = [name for name in AGGREGATORS if name != "hierarchical, as released"]
 UNWEIGHTED = ["dominant", "simultaneous", "running target", "hierarchical", "hierarchical, as released"]
-each = pytest.mark.parametrize("name", AGGREGATORS)
+every_aggregator = pytest.mark.parametrize("name", AGGREGATORS)
 RNG = np.random.default_rng(0)
 STACK = RNG.normal(size=(5, 12)).astype(np.float32)
 AGREEING = np.abs(STACK)
@@ -69,34 +69,34 @@ def close(a, b, tolerance=2e-6):
 
 
 @pytest.mark.extended
-@each
+@every_aggregator
 def test_without_conflicts_the_result_is_the_mean(name):
     close(combine_vectors(name, AGREEING), mean(name, AGREEING))
 
 
 @pytest.mark.extended
-@each
+@every_aggregator
 def test_with_conflicts_the_result_differs_from_the_mean(name):
     assert np.abs(combine_vectors(name, STACK) - mean(name, STACK)).max() > 1e-2
 
 
-@each
+@every_aggregator
 def test_identical_clients_give_that_update(name):
     close(combine_vectors(name, np.repeat(STACK[:1], 5, axis=0)), STACK[0])
 
 
 @pytest.mark.extended
-@each
+@every_aggregator
 def test_a_single_client_gives_its_update(name):
     close(combine_vectors(name, STACK[:1], COUNTS[:1], LOSSES[:1]), STACK[0])
 
 
-@each
+@every_aggregator
 def test_zero_updates_give_zero(name):
     assert not np.any(combine_vectors(name, np.zeros_like(STACK)))
 
 
-@each
+@every_aggregator
 def test_a_zero_update_conflicts_with_no_other(name):
     stack = AGREEING.copy()
     stack[2] = 0
@@ -104,7 +104,7 @@ def test_a_zero_update_conflicts_with_no_other(name):
 
 
 @pytest.mark.extended
-@each
+@every_aggregator
 @pytest.mark.parametrize("present", [2, 3, 4])
 def test_absent_clients_do_not_change_the_result(name, present):
     """Wherever they sit; their reports are zeros."""
@@ -123,7 +123,7 @@ def test_scaled_updates_give_a_scaled_result(name, factor):
     close(combine_vectors(name, factor * STACK), factor * combine_vectors(name, STACK), 1e-5)
 
 
-@each
+@every_aggregator
 def test_negated_updates_give_a_negated_result(name):
     turned = jax.tree.map(lambda x: x if x.dtype == bool else -x, state_of(name))
     close(combine_vectors(name, -STACK, state=turned), -combine_vectors(name, STACK))
@@ -144,7 +144,7 @@ def test_of_exactly_opposite_updates_the_uncorrected_one_remains(name, survivor)
 
 
 @pytest.mark.extended
-@each
+@every_aggregator
 def test_nearly_opposite_updates_give_a_finite_result(name):
     for noise in 10.0 ** -np.arange(1, 9):
         stack = np.stack([STACK[0], -STACK[0] + noise * STACK[1], STACK[0] + noise * STACK[2]])
@@ -153,7 +153,7 @@ def test_nearly_opposite_updates_give_a_finite_result(name):
 
 
 @pytest.mark.extended
-@each
+@every_aggregator
 def test_runs_under_vmap_and_loops_without_float64(name):
     stacks = jnp.asarray(np.stack([STACK, 2 * STACK, STACK[::-1]]))
 
@@ -167,10 +167,10 @@ def test_runs_under_vmap_and_loops_without_float64(name):
 
 @pytest.mark.parametrize("name", ["harmonized", "original", "sequential", "random pairs"])
 def test_two_clients_in_conflict_are_projected_onto_each_others_normal_plane(name):
-    one, other = STACK[0], -STACK[0] + 0.5 * STACK[1]
-    assert one @ other < 0
-    expected = 0.5 * (one - (one @ other) / (other @ other) * other) + 0.5 * (other - (one @ other) / (one @ one) * one)
-    close(combine_vectors(name, np.stack([one, other]), np.ones(2), np.ones(2)), expected, 1e-5)
+    a, b = STACK[0], -STACK[0] + 0.5 * STACK[1]
+    assert a @ b < 0
+    expected = 0.5 * (a - (a @ b) / (b @ b) * b) + 0.5 * (b - (a @ b) / (a @ a) * a)
+    close(combine_vectors(name, np.stack([a, b]), np.ones(2), np.ones(2)), expected, 1e-5)
 
 
 def test_random_pairs_depend_on_the_round_only():

@@ -51,11 +51,11 @@ def test_project_running_equals_projections_of_vectors(is_mutual):
     is_pair = (pairs != 7).all(axis=1) & (pairs[:, 0] != pairs[:, 1])
     wanted = STACK.copy()
     for i, j in pairs[is_pair]:
-        one, other = wanted[i].copy(), wanted[j].copy()
-        if one @ other < 0:
-            wanted[i] = without(one, other)
+        first, second = wanted[i].copy(), wanted[j].copy()
+        if first @ second < 0:
+            wanted[i] = without(first, second)
             if is_mutual:
-                wanted[j] = without(other, one)
+                wanted[j] = without(second, first)
     ours = on_coefficients(_conflict.project_running, GRAM, pairs, is_pair, is_mutual=is_mutual)
     np.testing.assert_allclose(ours, wanted, atol=1e-9)
 

@@ -52,8 +52,8 @@ def test_the_order_of_clients_does_not_matter():
 
 
 def test_clients_without_work_or_examples_are_left_out():
-    there = np.array([0, 2])
-    wanted = combine_vectors(STACK[there], COUNTS[there], NORMS[there])
+    present = np.array([0, 2])
+    wanted = combine_vectors(STACK[present], COUNTS[present], NORMS[present])
     idle = STACK.copy()
     idle[1] = 1e6  # whoever did not work has not moved, but let it
     close(combine_vectors(idle, np.array([3, 1, 4, 0]), jnp.array([2.0, 0.0, 1.0, 3.0])), wanted)

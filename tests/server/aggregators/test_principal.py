@@ -19,7 +19,7 @@ AGGREGATORS = {
     "by tensor": principal_directions(scope="tensor"),
     "whole": principal_directions(correction="whole", weighting="uniform"),
 }
-each = pytest.mark.parametrize("name", AGGREGATORS)
+every_aggregator = pytest.mark.parametrize("name", AGGREGATORS)
 RNG = np.random.default_rng(0)
 STACK = RNG.normal(size=(6, 40)).astype(np.float32)
 COUNTS = np.array([3, 1, 4, 1, 5, 9])
@@ -29,37 +29,37 @@ def close(a, b, tolerance=2e-5):
     np.testing.assert_allclose(a, b, atol=tolerance * max(1e-6, np.abs(b).max()))
 
 
-@each
+@every_aggregator
 def test_identical_clients_give_that_update(name):
     close(combine(AGGREGATORS[name], np.repeat(STACK[:1], 4, axis=0), COUNTS[:4]), STACK[0])
 
 
-@each
+@every_aggregator
 def test_a_single_client_gives_its_update(name):
     close(combine(AGGREGATORS[name], STACK[:1]), STACK[0])
 
 
 @pytest.mark.extended
-@each
+@every_aggregator
 def test_the_order_of_clients_does_not_matter(name):
     order = RNG.permutation(6)
     close(combine(AGGREGATORS[name], STACK[order], COUNTS[order]), combine(AGGREGATORS[name], STACK, COUNTS))
 
 
 @pytest.mark.extended
-@each
+@every_aggregator
 @pytest.mark.parametrize("factor", [1e-6, 3.0, 1e6, -1.0])
 def test_scaled_updates_give_a_scaled_result(name, factor):
     close(combine(AGGREGATORS[name], factor * STACK, COUNTS), factor * combine(AGGREGATORS[name], STACK, COUNTS))
 
 
-@each
+@every_aggregator
 def test_zero_updates_give_zero(name):
     assert not np.any(combine(AGGREGATORS[name], np.zeros((4, 7), np.float32)))
 
 
 @pytest.mark.extended
-@each
+@every_aggregator
 def test_absent_clients_do_not_change_the_result(name):
     padded = np.concatenate([STACK, np.zeros((2, 40), np.float32)])
     counts = np.concatenate([COUNTS, [0, 0]])
@@ -67,7 +67,7 @@ def test_absent_clients_do_not_change_the_result(name):
 
 
 @pytest.mark.extended
-@each
+@every_aggregator
 @given(st.integers(1, 8), st.integers(1, 5), st.integers(0, 1000))
 @settings(deadline=None, max_examples=15)
 def test_the_result_is_finite_and_in_the_span_of_the_updates(name, num_clients, size, seed):
@@ -104,12 +104,12 @@ def test_a_zero_update_stays_zero():
 @pytest.mark.parametrize("projection", ["orthogonal", "cosine"])
 def test_the_sign_of_an_axis_does_not_change_the_result(correction, projection, monkeypatch):
     """An axis and its negative project alike, so that FedLD's vote on the sign of an axis is no option."""
-    options, axes_of = {"correction": correction, "projection": projection}, _principal.principal_axes
+    options, principal_axes = {"correction": correction, "projection": projection}, _principal.principal_axes
     for seed in range(10):
         flips = np.random.default_rng(seed).choice([-1.0, 1.0], 6)
 
         def flipped(*arguments, flips=flips):
-            axes = axes_of(*arguments)
+            axes = principal_axes(*arguments)
             return axes._replace(vectors=axes.vectors * flips, projections=axes.projections * flips)
 
         expected = edit_stack(STACK, **options)
@@ -195,8 +195,8 @@ def test_an_edit_can_use_sorting_loops_and_conditionals():
         coefficients = np.asarray(edit(stack @ stack.T, jnp.ones(6, bool)))
     expected = np.full(6, 1 / 6) @ coefficients @ STACK.astype(np.float64)
     close(combine(gram_space_mean(edit, "uniform"), STACK), expected)
-    both = jax.jit(jax.vmap(lambda stack: combine(gram_space_mean(edit, "uniform"), stack)))(
+    pair = jax.jit(jax.vmap(lambda stack: combine(gram_space_mean(edit, "uniform"), stack)))(
         jnp.stack([STACK, 2 * STACK])
     )
-    close(both[0], expected)
-    close(both[1], combine(gram_space_mean(edit, "uniform"), 2 * STACK))
+    close(pair[0], expected)
+    close(pair[1], combine(gram_space_mean(edit, "uniform"), 2 * STACK))

@@ -45,10 +45,10 @@ def compiled(names):
     def run(stack, is_present, cohort):
         leaf = jnp.where(is_present[:, None], stack, 0)
         updates = {"params": {"w": leaf[:, :4], "b": leaf[:, 4:]}}
-        one = jax.tree.map(lambda x: jnp.zeros_like(x[0]), updates)
+        template = jax.tree.map(lambda x: jnp.zeros_like(x[0]), updates)
         ones = is_present.astype(float)
         view = ServerView(
-            Broadcast(jnp.array(3), one, {}),
+            Broadcast(jnp.array(3), template, {}),
             Upload({}, {}, ones, ones),
             cohort,
             is_present,
@@ -56,9 +56,9 @@ def compiled(names):
             StackedUpdates(updates),
         )
         results = [
-            server_step.aggregate(RULES[name], None, RULES[name].init(one, 20), view)[0].update for name in names
+            server_step.aggregate(RULES[name], None, RULES[name].init(template, 20), view)[0].update for name in names
         ]
-        return jnp.stack([jnp.concatenate([each["params"]["w"], each["params"]["b"]]) for each in results])
+        return jnp.stack([jnp.concatenate([update["params"]["w"], update["params"]["b"]]) for update in results])
 
     return jax.jit(run)
 
@@ -83,8 +83,8 @@ def draw_updates(seed):
 @few
 def test_liars_of_any_size_move_the_result_by_a_bounded_amount(seed, exponent, is_same):
     stack = draw_updates(seed)
-    lies = stack[:1] if is_same else stack[:LIARS]
-    stack[:LIARS] = lies / np.abs(lies).max() * np.float32(10**exponent)
+    attacks = stack[:1] if is_same else stack[:LIARS]
+    stack[:LIARS] = attacks / np.abs(attacks).max() * np.float32(10**exponent)
     longest = np.linalg.norm(stack[LIARS:].astype(float), axis=1).max()
     for name, result in aggregate(stack).items():
         assert np.linalg.norm(result.astype(float)) <= 4 * longest, name
@@ -148,8 +148,8 @@ def test_rules_without_a_centre_follow_a_shift_of_all_updates():
     """The geometric median starts at zero, but where it ends follows."""
     rules = [aggregators.geometric_median(num_steps=200), aggregators.krum(2), aggregators.trimmed_mean(2)]
     stack, shift = draw_updates(1), np.arange(LENGTH, dtype=np.float32)
-    for here, there in zip(_each(rules, stack), _each(rules, stack + shift), strict=True):
-        np.testing.assert_allclose(there, here + shift, rtol=1e-4, atol=1e-4)
+    for original, moved_ in zip(_each(rules, stack), _each(rules, stack + shift), strict=True):
+        np.testing.assert_allclose(moved_, original + shift, rtol=1e-4, atol=1e-4)
 
 
 def _each(rules, stack):
@@ -157,13 +157,13 @@ def _each(rules, stack):
 
     @jax.jit
     def run(stack):
-        ones, one = jnp.ones(size), {"params": {"w": jnp.zeros(LENGTH)}}
+        ones, model = jnp.ones(size), {"params": {"w": jnp.zeros(LENGTH)}}
         updates = StackedUpdates({"params": {"w": stack}})
         view = ServerView(
-            Broadcast(jnp.array(0), one, {}), Upload({}, {}, ones, ones), jnp.arange(size), ones > 0, size, updates
+            Broadcast(jnp.array(0), model, {}), Upload({}, {}, ones, ones), jnp.arange(size), ones > 0, size, updates
         )
         return [
-            server_step.aggregate(rule, None, rule.init(one, size), view)[0].update["params"]["w"] for rule in rules
+            server_step.aggregate(rule, None, rule.init(model, size), view)[0].update["params"]["w"] for rule in rules
         ]
 
     return run(jnp.asarray(stack))
@@ -180,8 +180,8 @@ def test_too_few_present_clients_leave_the_model_as_it_is():
 @pytest.mark.extended
 def test_buffers_are_treated_or_kept():
     stack = {"params": {"w": jnp.ones((5, 2))}, "batch_stats": {"mean": jnp.full((5, 3), 2.0).at[0].set(1e30)}}
-    one, ones = jax.tree.map(lambda x: x[0], stack), jnp.ones(5)
-    view = ServerView(Broadcast(jnp.array(0), one, {}), Upload({}, {}, ones, ones), jnp.arange(5), ones > 0, 5, None)
+    model, ones = jax.tree.map(lambda x: x[0], stack), jnp.ones(5)
+    view = ServerView(Broadcast(jnp.array(0), model, {}), Upload({}, {}, ones, ones), jnp.arange(5), ones > 0, 5, None)
     for buffers, expected in (("in_vector", 2.0), ("keep_server", 0.0)):
         for rule in (aggregators.trimmed_mean(1, buffers=buffers), aggregators.multi_krum(1, buffers=buffers)):
             own = view._replace(updates=StackedUpdates(stack))
@@ -198,12 +198,12 @@ def test_every_subset_has_one_number(size):
 
 
 def _refuse(rule, size):
-    ones, one = jnp.ones(size), {"params": {"w": jnp.zeros(2)}}
+    ones, template = jnp.ones(size), {"params": {"w": jnp.zeros(2)}}
     updates = StackedUpdates({"params": {"w": jnp.ones((size, 2))}})
     view = ServerView(
-        Broadcast(jnp.array(0), one, {}), Upload({}, {}, ones, ones), jnp.arange(size), ones > 0, 9, updates
+        Broadcast(jnp.array(0), template, {}), Upload({}, {}, ones, ones), jnp.arange(size), ones > 0, 9, updates
     )
-    jax.eval_shape(lambda: server_step.aggregate(rule, None, rule.init(one, 9), view)[0].update)
+    jax.eval_shape(lambda: server_step.aggregate(rule, None, rule.init(template, 9), view)[0].update)
 
 
 @pytest.mark.parametrize(

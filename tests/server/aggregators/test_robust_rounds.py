@@ -24,9 +24,9 @@ def mean_of_rules() -> Aggregator:
     """All rules in one program."""
 
     def update(problem, state, view):
-        decided = [rule.update(problem, each, view) for rule, each in zip(RULES, state, strict=True)]
-        total = jax.tree.map(lambda *leaves: sum(leaves) / len(leaves), *(each.update for each, _ in decided))
-        return Aggregate(total, {}), tuple(each for _, each in decided)
+        decided = [rule.update(problem, rule_state, view) for rule, rule_state in zip(RULES, state, strict=True)]
+        total = jax.tree.map(lambda *leaves: sum(leaves) / len(leaves), *(aggregate.update for aggregate, _ in decided))
+        return Aggregate(total, {}), tuple(rule_state for _, rule_state in decided)
 
     init = lambda shared, num_clients: tuple(rule.init(shared, num_clients) for rule in RULES)  # noqa: E731
     return Aggregator(init, update, reads="gram")
@@ -37,7 +37,7 @@ def test_rules_and_a_mimic_agree_in_every_layout():
     change = {"aggregator": mean_of_rules(), "uplink": (attack_mimic(clients=(4,)),)}
     options = {"change": change, "options": {"weighting": "uniform"}, "participation": bernoulli(0.7)}
     expected, metrics = run(compose("fedavg", **options))
-    assert any(each.num_reporting < 5 for each in metrics)
+    assert any(metric.num_reporting < 5 for metric in metrics)
     centre = expected.server.aggregator[3]
     assert float(tree.norm(centre)) > 0
     for layout in (chunked(2), sharded(2)):

@@ -88,8 +88,8 @@ def view(round, gaps, cohort=None, is_present=None, num_clients=None) -> ServerV
 def run(weighting, views):
     """The weights of each round, and what is kept in the end."""
     state, used = weighting.init({}, views[0].num_clients), []
-    for each in views:
-        weights, state = weighting.update(state, each)
+    for round_view in views:
+        weights, state = weighting.update(state, round_view)
         used.append(np.asarray(weights))
     return used, state
 
