@@ -31,7 +31,7 @@ def check_attackers(options: Attackers) -> None:
     if ("fraction" in options) == ("clients" in options):
         raise InputError("fraction: give the fraction of the clients that attack, or their ids as clients.")
     if "clients" in options and "seed" in options:
-        refuse_without_effect(check_attackers, "beside clients", seed=options["seed"])
+        refuse_without_effect(check_attackers, "with clients", seed=options["seed"])
 
 
 def choose_attackers(num_clients: int, options: Attackers) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Errors that users can mend, and helpers for their messages: what is wrong, where, and how to mend it."""
+"""Errors that users can fix, and helpers for their messages: what is wrong, where, and how to fix it."""
 
 import difflib
 from collections.abc import Iterable

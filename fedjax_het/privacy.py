@@ -32,7 +32,7 @@ from fedjax_het.validation import (
 Accountant = Literal["auto", "pld", "rdp"]
 _INTERVAL = 1e-4  # of the grid of privacy losses; a coarser one gives a larger epsilon, never a smaller one
 _LARGEST_EPSILON = 1e5  # beyond it the accountants run out of memory, and there is no protection
-_LEAST_MULTIPLIER, _LARGEST_MULTIPLIER, _FIRST_GUESS, _TOLERANCE = 0.1, 1e6, 2.0, 1e-6  # of the search for a multiplier
+_MIN_MULTIPLIER, _MAX_MULTIPLIER, _FIRST_GUESS, _TOLERANCE = 0.1, 1e6, 2.0, 1e-6  # of the search for a multiplier
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ class LocalNoise:
         return "replace one client's data"
 
     def __str__(self) -> str:
-        return "noise at the clients, each message by itself"
+        return "noise at the clients, each message separately"
 
 
 Sampling = PoissonSampling | FixedSizeSampling | LocalNoise
@@ -151,8 +151,8 @@ def epsilon(
     if found > _LARGEST_EPSILON:
         raise InputError(
             f"noise_multiplier: {noise_multiplier:g} over {rounds} rounds gives an epsilon above "
-            f"{_LARGEST_EPSILON:g}, which protects nobody and is out of reach of the accountant. Raise it, or "
-            "train for fewer rounds."
+            f"{_LARGEST_EPSILON:g}, which gives no protection and is too large for the accountant. Raise it, "
+            "or train for fewer rounds."
         )
     return found
 
@@ -187,16 +187,15 @@ def noise_multiplier(
     high = _FIRST_GUESS
     while exceeds(high):
         high *= 2
-        if high > _LARGEST_MULTIPLIER:
+        if high > _MAX_MULTIPLIER:
             raise InputError(
-                f"epsilon: {epsilon:g} needs a noise_multiplier above {_LARGEST_MULTIPLIER:g}. "
-                "Ask for a larger epsilon."
+                f"epsilon: {epsilon:g} needs a noise_multiplier above {_MAX_MULTIPLIER:g}. Ask for a larger epsilon."
             )
     while not exceeds(high / 2):
         high /= 2
-        if high < _LEAST_MULTIPLIER:
+        if high < _MIN_MULTIPLIER:
             raise InputError(
-                f"epsilon: {epsilon:g} needs a noise_multiplier below {_LEAST_MULTIPLIER:g}, which protects nobody. "
+                f"epsilon: {epsilon:g} needs a noise_multiplier below {_MIN_MULTIPLIER:g}, which gives no protection. "
                 "Ask for a smaller epsilon, or set noise_multiplier itself."
             )
     with _silenced():

@@ -90,16 +90,16 @@ def weighted_sum(stack: PyTree, weights: Array) -> PyTree:
 
 
 def sum_over_blocks(function: Callable[..., Array], size: int, *rows: Array, multiple: int = 1) -> Array:
-    """Evaluate a function that sums over the columns of rows, block by block; columns of zeros add nothing to it.
+    """Evaluate a function that sums over the columns of rows, block by block; columns of zeros do not change the sum.
 
-    All blocks have one width, so that the function is compiled once. The last takes columns of the one before as zeros.
+    All blocks have the same width, so the function is compiled once. In the last block, columns of the previous block
+    are zeros.
 
     Args:
         function: Blocks of the rows -> their sum.
-        size: The largest number of columns of a block, a multiple of `multiple`.
+        size: The maximum number of columns of a block, a multiple of `multiple`.
         rows: Each [any, columns].
-        multiple: What the width of a block is a multiple of, where there are several; and so where each begins, if
-            the number of columns is one, too.
+        multiple: The width of a block is a multiple of this if there are several blocks.
     """
     num_columns = rows[0].shape[1]
     num_blocks = -(-num_columns // size)

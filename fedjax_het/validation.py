@@ -141,7 +141,7 @@ def _without_constraints(function: Callable[..., Any]) -> inspect.Signature:
 
 
 def with_presets(**presets: Mapping[str, Any]) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Decorate a factory that has an argument `preset` with what each name stands for.
+    """Decorate a factory that has an argument `preset` with the options of each preset.
 
     An argument that the caller passes wins over the preset, also inside a table of keywords. The decorated function
     has the attribute `presets`, from which configs take their defaults.
@@ -187,8 +187,8 @@ def check_constraints(kinds: Mapping[str, Any], values: Mapping[str, Any], where
 
     Args:
         kinds: Annotations by name, see `constraints`.
-        values: What was given by name; names without an annotation are not looked at.
-        where: What stands before the names in messages, "aggregation.".
+        values: The given values by name; names without an annotation are skipped.
+        where: Prefix of the names in messages, "aggregation.".
     """
     for name, value in values.items():
         if name not in kinds:
@@ -217,7 +217,7 @@ def refuse_without_effect(factory: Callable[..., Any], reason: str, **options: A
 
 
 def check_clients(name: str, clients: Iterable[int], num_clients: int) -> None:
-    """Raise InputError where one of the ids that an option names is no client of the federation."""
+    """Raise InputError if an option names an id that is not a client of the federation."""
     if (last := max(clients, default=0)) >= num_clients:
         raise InputError(
             f"{name}: there is no client {last}. The {num_clients} clients have the ids 0 to {num_clients - 1}."
@@ -230,7 +230,7 @@ def may_be_nonzero(value: Any) -> bool:
 
 
 def unknown_option(value: Any, kind: Any) -> str:
-    """A sentence about text that is none of an annotation's names, with the nearest of them; "" where it is fine."""
+    """An error message for text that is not one of an annotation's names, with the nearest name; "" if it is valid."""
     kinds = alternatives(kind)
     names = [name for member in kinds if typing.get_origin(member) is Literal for name in typing.get_args(member)]
     names = [name for name in names if isinstance(name, str)]

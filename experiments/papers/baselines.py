@@ -33,7 +33,7 @@ _CPU = {
     "data.name": "arrays",
     "algorithm.batch_size": "50",
 }
-_OF_DATASET: Mapping[str, Settings] = {
+_DATASET_SETTINGS: Mapping[str, Settings] = {
     "fashion_mnist": {
         **flatten({"model": {"name": "mlp", "hidden": "(64,)"}}),
         **flatten({"rounds": "100", "evaluate_every": "50", "layout": "vmapped"}),
@@ -65,7 +65,7 @@ def make_experiment(dataset: str, title: str, network: str) -> Experiment:
         title: its name in words.
         network: the network, and what is smaller about the images, in words.
     """
-    common: Settings = {**_CPU, **_OF_DATASET[dataset], "data.path": f"{{{dataset}}}"}
+    common: Settings = {**_CPU, **_DATASET_SETTINGS[dataset], "data.path": f"{{{dataset}}}"}
     reduction = _REDUCTION.format(network=network, rounds=common["rounds"])
     smoke = {**_EQUAL_BUDGET, **_HELD_OUT, "data.num_clients": "5", "num_seeds": "1"}
     data = {dataset: f"{title}'s .npz file"}

@@ -107,9 +107,9 @@ def make_experiment(
         caveats: besides those of all figures.
     """
     common = {"data.partition.alpha": alpha, **settings}
-    on_arrays, published, needed = DATASETS, _TFDS, _DATA
+    array_columns, published, needed = DATASETS, _TFDS, _DATA
     if not has_all_datasets:
-        on_arrays = {name: {**DATASETS["CIFAR-10"], **column} for name, column in columns.items()}
+        array_columns = {name: {**DATASETS["CIFAR-10"], **column} for name, column in columns.items()}
         published = {name: {**_TFDS["CIFAR-10"], **column} for name, column in columns.items()}
         needed = {"cifar10": _DATA["cifar10"]}
     return Experiment(
@@ -118,7 +118,7 @@ def make_experiment(
         measures=measures,
         scales={
             "smoke": make_smoke_scale(dict(list(columns.items())[:1]), {**common, "data.num_clients": "5"}),
-            "cpu": Scale("cifar10", {**_CPU, **common}, on_arrays, _REDUCTION, needed),
+            "cpu": Scale("cifar10", {**_CPU, **common}, array_columns, _REDUCTION, needed),
             "paper": Scale("cifar10", {**_PAPER, **common}, published),
         },
         draw=draw,

@@ -86,14 +86,14 @@ def _describe_processor() -> str:
 
 
 def _private_folder() -> Path:
-    """The folder of compiled libraries, which are executed: nobody but the user may write to it."""
+    """The folder of compiled libraries. Only the user may write to it, because they are executed."""
     folder = cache_folder() / "kernels"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     if _is_private(folder):
         return folder
     warnings.warn(
-        f"{folder}: belongs to another user or is writable by others, so that its kernels are not loaded. They are "
-        "compiled anew in every process. Remove the folder, or set XDG_CACHE_HOME to a folder of your own.",
+        f"{folder}: belongs to another user or is writable by others, so its kernels are not loaded. They are "
+        "recompiled in every process. Remove the folder, or set XDG_CACHE_HOME to a folder of your own.",
         stacklevel=2,
     )
     return temporary_folder()

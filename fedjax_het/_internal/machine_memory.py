@@ -11,7 +11,7 @@ def physical_memory() -> int:
     """Bytes of physical memory, or of the part that this container may use."""
     sizes = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
     for path in _LIMITS:
-        with suppress(OSError, ValueError):  # "max" is no limit
+        with suppress(OSError, ValueError):  # "max" means no limit
             sizes.append(int(Path(path).read_text()))
     return min(sizes)
 

@@ -20,7 +20,7 @@ def read_number_table(path: str | Path, columns: Mapping[str, type], name: str) 
         name: The argument that the file was given for, which messages begin with.
 
     Returns:
-        One tuple per line; the i-th stands in line i + 2 of the file.
+        One tuple per line; the i-th is in line i + 2 of the file.
 
     Raises:
         InputError: The file cannot be read, has no such column or no line, or a cell is not a finite number.

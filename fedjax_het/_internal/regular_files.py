@@ -41,7 +41,7 @@ def check_regular(path: str | Path, mode: int | None = None) -> None:
 
 
 def read_regular(path: str | Path, limit: int = LIMIT) -> bytes:
-    """Read a whole file, the name of which ends in .gz if it is compressed.
+    """Read a whole file; compressed files have names ending in .gz.
 
     Args:
         path: The file.

@@ -31,7 +31,7 @@ def read_sampling(flags: argparse.Namespace) -> Sampling:
     """
     sampling = {name: getattr(flags, name) for name in ("probability", "cohort_size", "num_clients", "slots")}
     if flags.noise_at == "clients":
-        _refuse(sampling, "beside --noise_at=clients: sampling does not protect anybody then")
+        _refuse(sampling, "with --noise_at=clients, where sampling gives no protection")
         return LocalNoise()
     if (flags.probability is None) == (flags.cohort_size is None):
         raise InputError(
@@ -39,7 +39,7 @@ def read_sampling(flags: argparse.Namespace) -> Sampling:
         )
     if flags.probability is not None:
         return PoissonSampling(flags.probability, flags.num_clients, flags.slots)
-    _refuse({"slots": flags.slots}, "beside --cohort_size")
+    _refuse({"slots": flags.slots}, "with --cohort_size")
     if flags.num_clients is None:
         raise InputError("--cohort_size: needs --num_clients, too.")
     return FixedSizeSampling(flags.num_clients, flags.cohort_size)

@@ -65,7 +65,7 @@ def with_consistency_mask(local_update: LocalUpdate, tau: Finite = 0.3, absence:
         _, own = tree.partition_like(trained.variables["params"], received)
         _, counts = tree.partition_like(history.counts, received)
         falls = jax.tree.map(lambda before, after: before - after >= 0, received, own)
-        limit = _least_count(tau, history.rounds)
+        limit = _min_count(tau, history.rounds)
         mask = jax.tree.map(lambda fall, count: _is_consistent(fall, count, history.rounds, limit), falls, counts)
         masked = jax.tree.map(jnp.where, mask, own, received)
 
@@ -85,7 +85,7 @@ def with_consistency_mask(local_update: LocalUpdate, tau: Finite = 0.3, absence:
     return masking._replace(train_with_drift=partial(train, train_unmasked=local_update.train_with_drift))
 
 
-def _least_count(tau: float, rounds: Array) -> Array:
+def _min_count(tau: float, rounds: Array) -> Array:
     """The number of rounds (exclusive) that have to agree: tau times all of them; .3 of 10 is 3 in float32, too."""
     limit = tau * rounds
     whole = jnp.round(limit)

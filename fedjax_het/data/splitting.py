@@ -118,7 +118,7 @@ def hold_out(
     if local_test:
         if not is_test.any():
             raise InputError(
-                f"local_test: {dataset.name} has no test split of its own. Leave local_test out: client_test_fraction "
+                f"local_test: {dataset.name} has no test split of its own. Omit local_test: client_test_fraction "
                 "draws one."
             )
         is_test = np.zeros(len(is_test), bool)

@@ -8,7 +8,7 @@ from fedjax_het.diagnostics._toolkit import Diagnostic, ImagePanel, Quantity, en
 from fedjax_het.errors import InputError
 from fedjax_het.types import Array, Batch, Named, RoundSnapshot, Rows, Variables
 
-MOST_CLIENTS, IMAGES = 4, 2
+MAX_CLIENTS, IMAGES = 4, 2
 
 
 def image_shape(problem, snapshot: RoundSnapshot, name: str) -> tuple[int, int, int]:
@@ -22,7 +22,7 @@ def image_shape(problem, snapshot: RoundSnapshot, name: str) -> tuple[int, int, 
 def first_images(problem, snapshot: RoundSnapshot, name: str) -> tuple[Variables, Batch]:
     """(the server's new model with the clients' personal leaves, their images), leaves [clients, ...].
 
-    Batch leaves: [clients, IMAGES, ...], clients = min(MOST_CLIENTS, cohort); missing images of clients with fewer than
+    Batch leaves: [clients, IMAGES, ...], clients = min(MAX_CLIENTS, cohort); missing images of clients with fewer than
     IMAGES test images have mask 0.
 
     Raises:
@@ -34,7 +34,7 @@ def first_images(problem, snapshot: RoundSnapshot, name: str) -> tuple[Variables
             f"diagnostics: '{name}' shows clients' own test images, and no client has any. Give them some: "
             "data.client_test_fraction=0.2, or data.local_test=True."
         )
-    models, rows = tree.take((global_models(snapshot), snapshot.data.test), slice(MOST_CLIENTS))
+    models, rows = tree.take((global_models(snapshot), snapshot.data.test), slice(MAX_CLIENTS))
     batches = jax.vmap(lambda row: problem.batch(snapshot.data, row.index, row.count, 0, IMAGES))(rows)
     return models, batches
 

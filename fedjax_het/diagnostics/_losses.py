@@ -49,9 +49,9 @@ def decomposition(losses: Array, global_losses: Array, num_examples: Array) -> D
         Zeng et al., FedLD.
     """
     p = num_examples / jnp.sum(num_examples)
-    own, on_all = jnp.diag(losses), p @ losses
+    own, overall = jnp.diag(losses), p @ losses
     total = p @ global_losses
-    return Decomposition(p @ own, p @ (on_all - own), total - p @ on_all, total)
+    return Decomposition(p @ own, p @ (overall - own), total - p @ overall, total)
 
 
 def decomposition_of_round(problem, snapshot: RoundSnapshot) -> Named:
@@ -63,10 +63,10 @@ def decomposition_of_round(problem, snapshot: RoundSnapshot) -> Named:
     """
     rows, counts = snapshot.data.train, jnp.where(snapshot.view.is_present, snapshot.view.uploads.num_examples, 0)
 
-    def on_all(model) -> Array:
+    def client_losses(model) -> Array:
         return jax.lax.map(lambda row: mean_loss(problem, model, snapshot, row), rows)
 
-    losses = jax.lax.map(on_all, client_models(snapshot)).T
+    losses = jax.lax.map(client_losses, client_models(snapshot)).T
     after = jax.lax.map(lambda pair: mean_loss(problem, pair[0], snapshot, pair[1]), (global_models(snapshot), rows))
     parts = decomposition(losses, after, counts)
     absolute = {"absolute_shift": jnp.abs(parts.shift), "absolute_aggregation": jnp.abs(parts.aggregation)}

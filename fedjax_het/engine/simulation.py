@@ -116,12 +116,10 @@ class Simulation:
         if (last := max(seeds) + num_seeds - 1) > LARGEST_COUNT:
             raise InputError(f"num_seeds: seeds run from {max(seeds)} to {last}; the largest seed is {LARGEST_COUNT}.")
         if isinstance(layout, str) and layout != AUTO:
-            raise InputError(f"layout: a Layout or '{AUTO}', not '{layout}'.")
+            raise InputError(f"layout: expected a Layout or '{AUTO}', got '{layout}'.")
         personal_on_test = is_personal_on_test(personal_on_test, federation)
         if personal_on_test and federation.test is None:
-            raise InputError(
-                "personal_on_test: there is no common test set. Hold one out (test_fraction), or do not set it."
-            )
+            raise InputError("personal_on_test: there is no common test set. Hold one out (test_fraction), or omit it.")
         names = (metrics,) if isinstance(metrics, str) else metrics
         metrics = check_metrics(names, federation.examples.labels)
         participation = participation or (full() if cohort_size is None else uniform(cohort_size))

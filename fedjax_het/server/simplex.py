@@ -20,7 +20,7 @@ class _Search(NamedTuple):
     num_steps: Array
 
 
-def least_on_simplex(matrix: Array, start: Array, is_allowed: Array) -> Array:
+def minimize_on_simplex(matrix: Array, start: Array, is_allowed: Array) -> Array:
     """argmin a^T P a over a >= 0, sum a = 1, a_j = 0 where not allowed, by Wolfe's active set from the corner `start`.
 
     Exact to rounding, in about as many steps of m^3 / 3 as the solution has nonzero entries. Among several minima, one

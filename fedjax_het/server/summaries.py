@@ -15,7 +15,7 @@ from fedjax_het.server.weightings import WeightingName, normalise, resolve_weigh
 from fedjax_het.types import Array, Params, PyTree, ServerView, UpdateStack, Variables, WeightedSum
 from fedjax_het.validation import Fraction, NonNegative, validate_arguments
 
-_MOST_PAIRS = 1 << 24  # pairs of clients, over all classes clustered at a time
+_MAX_PAIRS = 1 << 24  # pairs of clients, over all classes clustered at a time
 
 
 def accumulate_change() -> Summary:
@@ -219,7 +219,7 @@ def clustered_prototypes() -> Summary:
             points = jnp.where(is_point[:, None], points, 0)
             return cluster_means(points, cluster_by_first_neighbours(points, is_point), is_point, max_clusters)
 
-        size = max(1, _MOST_PAIRS // len(view.is_present) ** 2)
+        size = max(1, _MAX_PAIRS // len(view.is_present) ** 2)
         points = jnp.swapaxes(reported["means"], 0, 1)
         clusters, is_cluster = jax.lax.map(cluster, (points, is_member), batch_size=min(size, len(points)))
         means = jnp.sum(clusters, axis=1) / jnp.maximum(jnp.sum(is_cluster, axis=1), 1)[:, None]

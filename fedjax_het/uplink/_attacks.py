@@ -145,7 +145,7 @@ def attack_little_is_enough(
         with jax.ensure_compile_time_eval():
             lengths = jax.device_get(largest_z(cohort_size, jnp.arange(min(lying, cohort_size) + 1)))
         if lying and lengths[usual := round(cohort_size * lying / num_clients)] <= 0:
-            text = f"z: 'largest' is no attack with {usual} attackers among {cohort_size} clients: 0 or negative."
+            text = f"z: 'largest' has no effect with {usual} attackers among {cohort_size} clients: 0 or negative."
             if lengths.max() <= 0:
                 raise InputError(f"{text} Give a number such as z=1.5.")
             warnings.warn(text, stacklevel=2)
@@ -183,8 +183,8 @@ def _common_lie(
 
     def corrupt(stack: Variables, view: CorruptView) -> Variables:
         is_honest, is_lying = _parties(view, attackers)
-        said = tree.broadcast(lie(stack, is_honest, is_lying), len(view.cohort))
-        return tree.where(is_lying, said, stack)
+        forged = tree.broadcast(lie(stack, is_honest, is_lying), len(view.cohort))
+        return tree.where(is_lying, forged, stack)
 
     return _attack(attackers, collections, corrupt=corrupt)
 
@@ -197,7 +197,7 @@ def _parties(view: CorruptView, attackers: Attackers) -> tuple[Array, Array]:
 
 # ---- mimicry ---------------------------------------------------------------------------------------------------------
 class Direction(NamedTuple):
-    """What attackers have learned from the honest updates so far."""
+    """The state that attackers learned from the honest updates so far."""
 
     num_rounds: Int[Array, ""]
     mean: Variables  # mu
@@ -283,8 +283,8 @@ def attack_mimic(
     def corrupt(stack: Variables, view: CorruptView) -> Variables:
         _, place = step(view.state, stack, view)
         is_honest, is_lying = _parties(view, attackers)
-        said = tree.broadcast(tree.take(stack, place), len(view.cohort))
-        return tree.where(is_lying & jnp.any(is_honest), said, stack)
+        forged = tree.broadcast(tree.take(stack, place), len(view.cohort))
+        return tree.where(is_lying & jnp.any(is_honest), forged, stack)
 
     def receive(update: Variables, view: ReceiveView) -> tuple[Variables, Direction]:
         server = view.server  # rows of honest clients are unchanged

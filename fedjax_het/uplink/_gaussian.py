@@ -99,7 +99,7 @@ def gaussian_mechanism(
             raise InputError("noise_multiplier: not set. Give one, or a budget, config.privacy.epsilon=2.")
         if is_central and not algorithm.aggregator.is_uniform_mean:
             raise InputError(
-                "noise_at: noise at the server needs a plain mean, and this aggregator is none: with weights by "
+                "noise_at: noise at the server needs a plain mean, unlike this aggregator: with weights by "
                 "examples, or another rule, one client can move the result further than norm. Set the algorithm's "
                 "weighting='uniform', or noise_at='clients'."
             )
@@ -218,7 +218,7 @@ def _check_measured(algorithm: Algorithm) -> None:
         if measures:
             names = ", ".join(measures)
             raise InputError(
-                f"gaussian_mechanism: the algorithm's clients send {kind} ({names}) beside their updates, in the clear "
-                "and without a bound, so that no guarantee would hold. Take an algorithm whose clients send their "
-                "updates alone, such as fedavg or fedprox."
+                f"gaussian_mechanism: the algorithm's clients send {kind} ({names}) besides their updates, without "
+                "noise and without a bound, so no guarantee would hold. Use an algorithm whose clients send only "
+                "updates, such as fedavg or fedprox."
             )

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedjax_het import sharing, tree
-from fedjax_het.client.consistency import _is_consistent, _least_count
+from fedjax_het.client.consistency import _is_consistent, _min_count
 from fedjax_het.engine.round import participation
 from fedjax_het.errors import InputError
 from fedjax_het.server.weightings import distance_momentum
@@ -69,13 +69,13 @@ def test_a_history_with_all_signs_flipped_gives_the_same_mask_and_ties_stay_clos
     rng = np.random.default_rng(0)
     count, rounds, s = jnp.asarray(rng.integers(0, 11, 50), jnp.float32), jnp.float32(10), rng.random(50) < 0.5
     for tau in (0.1, 0.3, 0.7):
-        limit = _least_count(tau, rounds)
+        limit = _min_count(tau, rounds)
         mask = _is_consistent(s, count, rounds, limit)
         assert is_equal(mask, _is_consistent(~s, 10 - count, rounds, limit))
         assert not np.any(mask[jnp.where(s, count, 10 - count) == round(10 * tau)])
-    assert np.all(_is_consistent(s, count, rounds, _least_count(-0.1, rounds)))
-    assert not np.any(_is_consistent(s, count, rounds, _least_count(1.0, rounds)))
-    assert np.all(_is_consistent(s, jnp.zeros(50), jnp.float32(0), _least_count(1.0, jnp.float32(0))))
+    assert np.all(_is_consistent(s, count, rounds, _min_count(-0.1, rounds)))
+    assert not np.any(_is_consistent(s, count, rounds, _min_count(1.0, rounds)))
+    assert np.all(_is_consistent(s, jnp.zeros(50), jnp.float32(0), _min_count(1.0, jnp.float32(0))))
 
 
 def weigh(weighting, distances, present=None, state=None, cohort=None):

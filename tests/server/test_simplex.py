@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fedjax_het._internal.float64 import in_double
 from fedjax_het._internal.target_platform import tracing_for
-from fedjax_het.server.simplex import least_on_simplex
+from fedjax_het.server.simplex import minimize_on_simplex
 
 SIZE = 5
 EVERYONE = np.ones(SIZE, bool)
@@ -18,7 +18,7 @@ EVERYONE = np.ones(SIZE, bool)
 def make_solver(platform):
     def solve(matrix, start, is_allowed):
         with tracing_for(platform):
-            return least_on_simplex(matrix, start, is_allowed)
+            return minimize_on_simplex(matrix, start, is_allowed)
 
     return jax.jit(in_double(solve))
 

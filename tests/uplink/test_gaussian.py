@@ -207,8 +207,8 @@ SENDS, RECEIVES = Stage(send=lambda update, view: Sent(update)), Stage(receive=l
     [
         ({"options": {}}, "plain mean.*weights by examples.*weighting='uniform'"),
         ({"name": "fedld"}, "plain mean"),
-        ({"name": "scaffold", "options": {}}, r"reports \(control.*in the clear"),
-        ({"name": "scaffold", "options": {}, "noise_at": "clients"}, r"reports \(control.*in the clear"),
+        ({"name": "scaffold", "options": {}}, r"reports \(control.*without noise"),
+        ({"name": "scaffold", "options": {}, "noise_at": "clients"}, r"reports \(control.*without noise"),
         ({"before": (Stage(corrupt=lambda stack, view: stack),)}, "attackers who know all updates"),
         ({"before": (RECEIVES,)}, "EF21"),
         ({"before": (RECEIVES,), "noise_at": "clients"}, "EF21"),

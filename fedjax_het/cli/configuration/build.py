@@ -160,10 +160,10 @@ def resolve_auto(
         resolved: the record of resolved.json of an earlier start.
     """
     settings = privacy.resolve_noise(settings, federation.num_clients, resolved)
-    data, on_test = dict(settings["data"]), settings["personal_on_test"]
+    data, choice = dict(settings["data"]), settings["personal_on_test"]
     if data["client_test_fraction"] == engine.simulation.AUTO:
         data["client_test_fraction"] = federation.fractions.client_test or 0.0
-    return {**settings, "data": data, "personal_on_test": engine.is_personal_on_test(on_test, federation)}
+    return {**settings, "data": data, "personal_on_test": engine.is_personal_on_test(choice, federation)}
 
 
 def build_simulation(parts: RunParts, runs: Sequence[Mapping[str, Any]], folder: Path) -> engine.Simulation:

@@ -131,7 +131,7 @@ def parse_text(text: str, kind: Any) -> Any:
         return text
     try:
         value = _WORDS[text.lower()] if text.lower() in _WORDS else ast.literal_eval(text)
-    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):  # raised for text that is no literal
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):  # raised for text that is not a literal
         with contextlib.suppress(TypeError):
             return convert(tuple(name.strip() for name in text.split(",")), kind)
         return convert(text, kind)

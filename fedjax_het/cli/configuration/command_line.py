@@ -24,7 +24,7 @@ def add_config_flag(parser: argparse.ArgumentParser, **options: Any) -> None:
 
 
 def make_parser(prog: str, description: str, suffix: str = "") -> argparse.ArgumentParser:
-    """Make the parser of a command that trains runs: its help says what overrides are, followed by `suffix`."""
+    """Make the parser of a command that trains runs; its help explains overrides, followed by `suffix`."""
     epilog = f"--config.<key>=<value> sets a key in all runs{suffix}."
     parser = argparse.ArgumentParser(prog=prog, description=description, epilog=epilog, allow_abbrev=False)
     return with_hints(parser)
@@ -62,8 +62,8 @@ def split_overrides(argv: Sequence[str]) -> tuple[list[str], dict[str, str]]:
 def with_exit_status(when_interrupted: str = "") -> Callable[[Callable[_P, int]], Callable[_P, int]]:
     """Make a decorator of a command that returns its exit status.
 
-    An InputError or a full disk is printed and gives 2, a NonFiniteError likewise 1; an interrupt prints the given text
-    and gives 130.
+    An InputError or a full disk is printed and gives 2, a NonFiniteError is printed and gives 1; an interrupt prints
+    the given text and gives 130.
     """
 
     def decorate(main: Callable[_P, int]) -> Callable[_P, int]:

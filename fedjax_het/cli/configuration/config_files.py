@@ -45,7 +45,7 @@ def find_config(text: str) -> Config:
     assert found  # any text matches
     name, setting = found.groups(default="")
     embedded = CONFIGS / f"{name}.py"
-    with contextlib.suppress(OSError):  # a name that is too long is no file
+    with contextlib.suppress(OSError):  # the name is too long for a file
         if name.isidentifier() and embedded.is_file():
             return Config(embedded, setting)
     return Config(Path(name), setting)

@@ -47,7 +47,7 @@ class PrivacyBudget:
 
 
 def resolve_noise(settings: Settings, num_clients: int, resolved: Settings) -> Settings:
-    """Set the noise multiplier of settings with an epsilon to the least that keeps it.
+    """Set the noise multiplier of settings with an epsilon to the smallest value that meets it.
 
     Args:
         settings: complete settings.
@@ -55,8 +55,8 @@ def resolve_noise(settings: Settings, num_clients: int, resolved: Settings) -> S
         resolved: the record of resolved.json, whose noise multiplier is used again.
 
     Raises:
-        InputError: There is no noise, too much is given, or no guarantee is known for the way in which clients are
-            drawn; or dp-accounting is missing.
+        InputError: There is no noise, both numbers are set, no guarantee is known for the sampling of clients, or
+            dp-accounting is missing.
     """
     if "privacy" not in settings:
         return settings
@@ -65,8 +65,8 @@ def resolve_noise(settings: Settings, num_clients: int, resolved: Settings) -> S
     if (given is None) == (budget["epsilon"] is None):
         problem = "neither is set" if given is None else "both are set"
         raise InputError(
-            f"config.privacy.epsilon: {problem}, it and config.uplink.{place}.{MULTIPLIER}, and one follows from the "
-            "other. Set one of the two."
+            f"config.privacy.epsilon: {problem}, it and config.uplink.{place}.{MULTIPLIER}, and one determines the "
+            "other. Set exactly one of them."
         )
     rest = settings["rounds"], budget["delta"], budget["accountant"]
     if given is not None:
@@ -79,7 +79,7 @@ def resolve_noise(settings: Settings, num_clients: int, resolved: Settings) -> S
 
 
 def describe_noise(settings: Settings) -> dict[str, float]:
-    """What resolved.json records of settings with a budget: the noise multiplier, {} without one."""
+    """The entry of resolved.json for settings with a budget: the noise multiplier, {} without one."""
     return {MULTIPLIER: _find_mechanism(settings)[1][MULTIPLIER]} if "privacy" in settings else {}
 
 
@@ -119,7 +119,7 @@ def make_sampling(settings: Settings, num_clients: int) -> Sampling:
         return FixedSizeSampling(num_clients, size) if size else PoissonSampling(settings["availability"])
     if rule["name"] != participation.poisson.__name__:
         raise InputError(
-            f"config.privacy: no guarantee is known for clients that are drawn by '{rule['name']}'. Take 'poisson', or "
+            f"config.privacy: no guarantee is known for clients that are drawn by '{rule['name']}'. Use 'poisson', or "
             "leave config.participation out."
         )
     probability = rule["probability"]

@@ -110,7 +110,7 @@ OPTIONAL_TABLES = {
     "privacy": TableSpec({}, fixed=calls.read_signature(PrivacyBudget)),
     "stop": TableSpec({}, fixed=calls.read_signature(EarlyStopping)),
 }
-"""Tables that stand in the settings of a run only if its config or command line gives them."""
+"""Tables that are in the settings of a run only if its config or command line sets them."""
 UPLINK = TableSpec(STAGES)
 """Each of the tables of the list config.uplink, whose keys are "uplink.0", "uplink.1", ..."""
 # Nested tables, with their defaults.

@@ -62,7 +62,7 @@ def read_flags(known: argparse.Namespace) -> DistributedConfig:
     three = {f"--{name}": getattr(config, name) for name in ("coordinator", "num_processes", "process_id")}
     given = [name for name, value in three.items() if value is not None]
     if config.is_detected and given:
-        raise InputError(f"--distributed detects what {given[0]} says. Leave one of the two out.")
+        raise InputError(f"--distributed detects the value of {given[0]}. Omit one of the two.")
     if given and len(given) < len(three):
         missing = " and ".join(name for name in three if name not in given)
         raise InputError(f"{given[0]} needs {missing}. Give all three, or --distributed alone.")
@@ -108,7 +108,7 @@ def initialize(config: DistributedConfig) -> Processes:
     _set_abort_message(
         2,
         f"error: not all processes started within {config.initialization_timeout} s, or one started twice or too many: "
-        "JAX says more above. Start as many as --num_processes says, each with a --process_id of its own from 0.",
+        "see JAX's message above. Start --num_processes processes, with different --process_id from 0.",
     )
     initialize = partial(
         jax.distributed.initialize,
@@ -122,8 +122,8 @@ def initialize(config: DistributedConfig) -> Processes:
         bind = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         initialize(*config[:3], cluster_detection_method="deactivate", coordinator_bind_address=bind)
     processes = Processes(global_state.process_id, global_state.num_processes, config.heartbeat_timeout)
-    reason = "JAX says above which (the leader is process 0)"
-    _set_abort_message(1, f"error: {processes} ends because another is lost; {reason}; {RESUME_HINT}")
+    reason = "see JAX's message above (the leader is process 0)"
+    _set_abort_message(1, f"error: {processes} ends because another process was lost; {reason}; {RESUME_HINT}")
     return processes
 
 
@@ -166,8 +166,8 @@ def _check_address(config: DistributedConfig, coordinator: str) -> None:
         except OSError as error:
             if error.errno == errno.EADDRNOTAVAIL:
                 raise InputError(
-                    f"--coordinator: {host} is no address of this host, which has --process_id=0. Give an address of "
-                    "process 0's host, or its name."
+                    f"--coordinator: {host} is not an address of this host, which has --process_id=0. Give an address "
+                    "or the name of process 0's host."
                 ) from error
             raise InputError(f"--coordinator: port {port} of this host is taken ({error}). Give another.") from error
         return

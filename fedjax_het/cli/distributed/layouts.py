@@ -34,9 +34,9 @@ def cores_per_process(processes: Processes) -> int:
 
 
 def set_num_cpu_devices(number: int) -> None:
-    """Make JAX see so many CPU devices; this has an effect only before JAX initializes its devices.
+    """Make JAX use this number of CPU devices; it has an effect only before JAX initializes its devices.
 
-    XLA's timeout of collectives is raised from a minute, after which it would end the process, to a month.
+    XLA's timeout of collectives, which ends the process, is raised from a minute to a month.
     """
     flags = os.environ.get("XLA_FLAGS", "")
     if _TIMEOUT_FLAG not in flags:

@@ -43,7 +43,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     )
     flags = parser.parse_args(argv)
     if wrong := [target for target in flags.target if not 0 < target <= 1]:
-        raise InputError(f"--target: a score lies between 0 and 1, and {wrong[0]:g} does not. Write 0.8 for 80 %.")
+        raise InputError(f"--target: expected a score between 0 and 1, got {wrong[0]:g}. Write 0.8 for 80 %.")
     if flags.out.suffix not in (".html", ".htm"):
         raise InputError(f"--out: '{flags.out}' is not the name of a page. End it in .html.")
     json_files.check_writable(flags.out.parent, "--out")

@@ -67,7 +67,7 @@ def _read_fact(name: str) -> Callable[[RunResults, Json], float | None]:
 _BYTES, _SECONDS = ColumnFormat(format_bytes, min), ColumnFormat(format_seconds, min)
 _COUNT, _UNRANKED = ColumnFormat(lambda value: f"{value:,.0f}"), ColumnFormat(format_seconds)
 _DIGITS = ColumnFormat(lambda value: f"{value:.3g}", min)
-_OF_RUN: Mapping[str, _Column] = {
+_RUN_COLUMNS: Mapping[str, _Column] = {
     "rounds": (_COUNT, lambda run, line: line["round"]),
     "parameters": (_COUNT, _read_fact("num_parameters")),
     "seconds": (_UNRANKED, lambda run, line: line["seconds"]),
@@ -81,7 +81,7 @@ _OF_RUN: Mapping[str, _Column] = {
     "epsilon": (_DIGITS, lambda run, line: line.get("privacy/epsilon")),
     "dropped uploads": (_COUNT, lambda run, line: sum(run.summary["dropped_uploads"]) if run.summary else None),
 }
-_OF_TARGET: Mapping[str, _Column] = {
+_TARGET_COLUMNS: Mapping[str, _Column] = {
     "rounds": (ColumnFormat(lambda value: f"{value:.4g}", min), lambda run, line: line["round"]),
     "seconds": (_SECONDS, lambda run, line: line["seconds"]),
     "traffic": (_BYTES, lambda run, line: count_traffic(line)),
@@ -102,9 +102,9 @@ def make_table(rows: Sequence[Row]) -> Table:
     lines = [[(run, line) for run in row.runs for line in run.lines if line["round"] == run.done] for row in rows]
     columns = {
         name: [value and Value(value.mean) for value in values]
-        for name, values in _read_columns(_OF_RUN, lines).items()
+        for name, values in _read_columns(_RUN_COLUMNS, lines).items()
     }
-    formats = {name: form for name, (form, _) in _OF_RUN.items()}
+    formats = {name: form for name, (form, _) in _RUN_COLUMNS.items()}
     return Table.from_columns("costs", "Time, memory, traffic", [row.label for row in rows], columns, formats, _NOTE)
 
 
@@ -129,8 +129,8 @@ def make_target_table(rows: Sequence[Row], score: str, target: float) -> Table |
     seeds = [f"{len(own)} of {count}" for own, count in zip(lines, counts, strict=True)]
     name, title = f"target_{100 * target:g}".replace(".", "_"), f"What {100 * target:.4g} % {score_title(score)} took"
     note = _TARGET_NOTE.format(target=100 * target, where=where)
-    formats = {name: form for name, (form, _) in _OF_TARGET.items()}
-    columns = {"seeds": seeds, **_read_columns(_OF_TARGET, lines)}
+    formats = {name: form for name, (form, _) in _TARGET_COLUMNS.items()}
+    columns = {"seeds": seeds, **_read_columns(_TARGET_COLUMNS, lines)}
     return Table.from_columns(name, title, [row.label for row in rows], columns, formats, note)
 
 

@@ -23,7 +23,7 @@ _CAPTION = (
     "bytes are those of all clients of one seed, down and up; the virtual clock counts what clients would take. "
     "Smoothing, an exponential moving average with that weight, changes this page alone."
 )
-_CAPTION_OF_BITS = " Bits are those that these clients have sent, as the stages of the uplink send them."
+_BITS_CAPTION = " Bits are those that these clients have sent, as the stages of the uplink send them."
 
 
 def make_figure(rows: Sequence[Row], score: str, title: str) -> Figure | None:
@@ -50,7 +50,7 @@ def make_figure(rows: Sequence[Row], score: str, title: str) -> Figure | None:
             panels.append(Panel(panel_title, x_label, y_label, curves, y_range))
         if view == "by rounds" or (any(panel.marks for panel in panels) and (has_uplink or view != "by bits")):
             views.append(View(view, panels))
-    caption = _CAPTION + _CAPTION_OF_BITS * has_uplink
+    caption = _CAPTION + _BITS_CAPTION * has_uplink
     return Figure("curves", "Learning curves", caption, views) if selected else None
 
 

@@ -75,7 +75,7 @@ def _name_axis(names: Sequence) -> Json:
 
 
 def _draw_curve(mark: Curve, panel: Panel) -> list[Json]:
-    """Draw the band before the line, so that the line lies over it."""
+    """Draw the band before the line, so that the line is on top."""
     traces = []
     if mark.low is not None and mark.high is not None:
         edge = _make_trace(mark, "band") | {"mode": "lines", "line": {"width": 0}, "hoverinfo": "skip"}

@@ -61,7 +61,7 @@ def inspect(path: Path, settings: Mapping[str, Any], is_thorough: bool = True) -
 def _read_last_checkpoint(folder: Path, is_thorough: bool) -> engine.SavedCheckpoint | None:
     """Return the newest checkpoint; raise InputError if one is damaged."""
     if folder.exists() and not folder.is_dir():
-        raise InputError(f"{folder}: it is no folder. Delete it.")
+        raise InputError(f"{folder}: it is not a folder. Delete it.")
     try:
         saved = engine.inspect_checkpoints(folder, is_thorough)
     except OSError as error:
@@ -85,7 +85,7 @@ def has_checkpoint(folder: Path, round: int, is_thorough: bool) -> bool:
 
 
 def _check_lines(path: Path, settings: Mapping[str, Any], done: int) -> None:
-    """Raise InputError for a line that is damaged, of another run, or missing after so many rounds."""
+    """Raise InputError for a line that is damaged, of another run, or missing after `done` rounds."""
     seeds = range(settings["seed"], settings["seed"] + settings["num_seeds"])
     metrics = read_lines(path / METRICS)[0]
     improving = {(line["round"], line["seed"]) for line in records.improving_lines(metrics)}

@@ -116,7 +116,7 @@ class RunResults:
         """
         if not self.summary or not self.summary.get("selected"):
             raise InputError(
-                f"{self.directory}: no client has validation examples. Set data.valid_fraction and train it anew."
+                f"{self.directory}: no client has validation examples. Set data.valid_fraction and train it again."
             )
         return self.summary["selected"]
 
@@ -220,8 +220,8 @@ def find_runs(path: Path) -> tuple[list[Path], list[MissingRun]]:
     if grid is None:
         if inside := sorted(config.parent for config in path.glob("*/config.json")):
             return inside, []
-        problem = "has no config.json and no grid.json" if path.is_dir() else "is no directory"
-        raise InputError(f"{path}: {problem}. Name a directory that `train` or `compare` has written.")
+        problem = "has no config.json and no grid.json" if path.is_dir() else "is not a directory"
+        raise InputError(f"{path}: {problem}. Pass a directory written by `train` or `compare`.")
     if not isinstance(grid, list) or not all(isinstance(run, dict) and {"cell", "status"} <= set(run) for run in grid):
         raise InputError(f"{path / 'grid.json'}: it is not a list of runs. Delete it.")
     found = [run for run in grid if (path / run["cell"] / "config.json").is_file()]

@@ -17,7 +17,7 @@ from fedjax_het.cli.runs.run_files import METRICS, DamagedFileError, read_json, 
 from fedjax_het.data.splitting import AUTO, default_client_test_fraction
 from fedjax_het.errors import InputError
 
-_NOT_OF_IDENTITY = ("layout", "memory_budget", "client_states", "examples", "live")
+_IDENTITY_EXCLUDES = ("layout", "memory_budget", "client_states", "examples", "live")
 _SHARED_FILE = ".partial.sign"
 _SHARED_TIMEOUT = 30  # seconds: network file systems cache for a while that a file does not exist
 
@@ -180,7 +180,7 @@ def _naming_flag() -> Iterator[None]:
 
 def run_identity(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings that identify a run: all but those of the machine and of trackers, which may change."""
-    return {key: value for key, value in settings.items() if key not in _NOT_OF_IDENTITY}
+    return {key: value for key, value in settings.items() if key not in _IDENTITY_EXCLUDES}
 
 
 def is_continued_by(recorded: Mapping[str, Any], requested: Mapping[str, Any]) -> bool:

@@ -29,7 +29,7 @@ _COLUMNS = ("seed", "client", "is_newcomer")
 
 
 class DamagedFileError(InputError):
-    """A file that is not what a run writes. The message names the file and the fault, and says what to do.
+    """A damaged file of a run. The message names the file and the fault, and says how to fix it.
 
     The lines of a .jsonl file are written once; the command of a run writes its other files again from a checkpoint.
     """
@@ -125,13 +125,13 @@ def _check_keys(path: Path, value: Any) -> Json:
 
 def _check_line(name: str, record: Json, before: dict[tuple[int, int], Json]) -> None:
     if not type(record["round"]) is type(record["seed"]) is int:
-        raise ValueError("'round' or 'seed' is no whole number")
+        raise ValueError("'round' or 'seed' is not an integer")
     if (record["round"], record["seed"]) in before:
         raise ValueError(f"round {record['round']} of seed {record['seed']} is there a second time")
     if name != METRICS:
         return
     first = next(iter(before.values()), record)
     if wrong := [key for key, value in record.items() if type(value) not in (int, float, type(None))]:
-        raise ValueError(f"'{wrong[0]}' is no number")
+        raise ValueError(f"'{wrong[0]}' is not a number")
     if differing := sorted(record.keys() ^ first.keys()):
         raise ValueError(f"'{differing[0]}' is in this line or in the first, not in both")

@@ -14,7 +14,7 @@ _UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KIB": 2*
 
 
 def algorithm_title(name: str) -> str:
-    """Return an algorithm's name as papers print it, "FedProx"; a name that is no algorithm's as it is."""
+    """Return an algorithm's name as printed in papers, "FedProx"; other names are returned unchanged."""
     return find_title(ALGORITHMS[name]) if name in ALGORITHMS else name
 
 

@@ -1,1 +1,1 @@
-"""Studies: methods compared with the same number of trials, of which validation examples choose."""
+"""Studies: methods compared with the same number of trials, selected on validation examples."""

@@ -1,4 +1,4 @@
-"""Comparison of methods with the same number of trials for each, of which validation examples choose:
+"""Comparison of methods with the same number of trials each, selected on validation examples:
 
     fedjax-het study --config=fashion_mnist --config.data.valid_fraction=0.1 \\
         --methods=fedavg,fedld,scaffold --trials=16 --seeds=5 --select=mean_client --workdir=runs/study
@@ -79,16 +79,14 @@ def parse(argv: Sequence[str]) -> Command:
     plain = {name: GridRun(flags.config, common, {"algorithm.name": name, **values}) for name, values in own.items()}
     settings = {name: run.settings() for name, run in plain.items()}
     if not settings[next(iter(own))]["data"]["valid_fraction"]:
-        raise InputError(
-            "--select: there are no validation examples to select by. Hold some out: --config.data.valid_fraction=0.1"
-        )
+        raise InputError("--select: there are no validation examples. Hold some out: --config.data.valid_fraction=0.1")
     steps = {name: _count_local_steps(method_settings) for name, method_settings in settings.items()}
     reference = next(iter(own))
     for name, count in steps.items():
         if count != steps[reference]:
             raise InputError(
-                f"--methods: of {_EXAMPLES} examples a client of {name} takes {count} local steps in a round, and one "
-                f"of {reference} {steps[reference]}. Give them the same, with --for={name}:algorithm.epochs=1 say."
+                f"--methods: with {_EXAMPLES} examples, a client of {name} takes {count} local steps per round and one "
+                f"of {reference} {steps[reference]}. Make them equal, e.g. with --for={name}:algorithm.epochs=1."
             )
     rungs = trials.plan_rungs(settings[reference]["rounds"], flags.trials, flags.halving)
     drawn = {

@@ -34,7 +34,7 @@ class Study:
     """A study that trains the runs that are missing.
 
     Attributes:
-        command: what was asked for.
+        command: the arguments of the command.
         ratings: (trial, rounds, rating) of every trial of every rung so far; NaN for one that failed.
         is_whole: whether all runs so far are done.
     """
@@ -44,7 +44,7 @@ class Study:
         self.ratings: list[tuple[Trial, int, float]] = []
 
     def search(self) -> tuple[dict[str, list[Trial]], dict[Trial, GridResult]]:
-        """Train the trials, of which each rung keeps the best.
+        """Train the trials; each rung keeps the best.
 
         Returns:
             ({method: the trials of the last rung from the best on, without those that failed or diverged},

@@ -72,7 +72,7 @@ def _find_group(run: RunResults, scope: str) -> str:
     for group in _SHOWN[scope]:
         if any(name.startswith(f"{group}/") for name in run.final):
             return group
-    raise InputError(f"{run.directory}: no client has validation examples. Set data.valid_fraction and begin anew.")
+    raise InputError(f"{run.directory}: no client has validation examples. Set data.valid_fraction and start again.")
 
 
 def is_constant(run: RunResults, scope: str) -> bool:
@@ -80,7 +80,7 @@ def is_constant(run: RunResults, scope: str) -> bool:
 
     The accuracy of the constant class, the most frequent one (of each client, for own models), is estimated from the
     classes of the clients' training examples, and counts as not exceeded within two standard errors. False where the
-    score is no accuracy of classes.
+    score is not an accuracy of classes.
     """
     clients = [client for client in run.partition_clients if client["valid"] and sum(client["classes"].values())]
     shown = validation_figures(run, scope)

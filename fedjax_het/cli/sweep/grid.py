@@ -189,7 +189,7 @@ def _train_runs(runs: Sequence[GridRun], workdir: Path, max_together: int) -> It
 
 
 def group_runs(runs: Sequence[GridRun], max_together: int) -> list[list[GridRun]]:
-    """Group the runs that have the same `build.common_settings`, at most so many in a group."""
+    """Group the runs that have the same `build.common_settings`, at most `max_together` per group."""
     groups: dict[str, list[GridRun]] = {}
     for run in runs:
         common = json.dumps(build.common_settings(run.settings()), sort_keys=True, default=str)

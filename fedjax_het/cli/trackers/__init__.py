@@ -100,7 +100,7 @@ class Trackers:
                 self.close(is_complete=False)
                 reason = str(error).rstrip(".")
                 raise InputError(
-                    f"config.live: {name} did not start ({reason}). Mend it, or leave {name} out."
+                    f"config.live: {name} did not start ({reason}). Fix it, or leave {name} out."
                 ) from error
 
     def __enter__(self) -> "Trackers":

@@ -170,9 +170,9 @@ class TrainingLoop:
             recorder.add_snapshot(done, values, self._snapshot_seconds[-1])
 
     def _find_too_many_attackers(self) -> np.ndarray | None:
-        """[runs, rounds] whether more clients of a round lie in the uplink than the robust rule is told of.
+        """[runs, rounds] whether a round has more attackers than the `num_attackers` of the robust rule.
 
-        None where nobody lies there, or the rule is told of no number.
+        None without attacks or without `num_attackers`.
         """
         declared = (self.settings.get("aggregator") or {}).get("num_attackers")
         if declared is None or (attackers := self.simulation.count_attackers()) is None:

@@ -32,7 +32,7 @@ from fedjax_het.cli.runs.setting_text import format_bytes
 from fedjax_het.engine import METRICS, RunCost, Simulation
 from fedjax_het.engine.parallel.compilation import COMPILATION_LOG
 
-_MOST_FIGURES = 40
+_MAX_FIGURES = 40
 _DETAILS = ("_weighted", "_min", "_max")
 _GROUPS = ("test", "personal", "clients", "newcomers", "unseen")
 
@@ -54,7 +54,7 @@ def describe_costs(
     bits = f" ({facts.bits_up:,.0f} bits)" if settings.get("uplink") else ""
     frozen = f", and {facts.num_frozen:,} that clients do not train" if facts.num_frozen else ""
     rows = {
-        "clients": f"{facts.num_clients}, of which {describe_cohort(facts, settings)}",
+        "clients": f"{facts.num_clients}; {describe_cohort(facts, settings)}",
         **usage,
         "algorithm": settings["algorithm"]["name"],
         "model": f"{settings['model']['name']}, {facts.num_parameters:,} parameters{frozen}",
@@ -99,7 +99,7 @@ def _describe_memory(facts: RunCost, resolved: Mapping[str, Any]) -> Iterator[st
     """Describe the peak memory of a device and what it must hold."""
     held = facts.held_bytes
     peak, total = (format_bytes(size) for size in (facts.peak_bytes, sum(held.values())))
-    yield f"{peak} per device at the peak, of which {total} must be held:"
+    yield f"{peak} peak memory per device, including {total} for:"
     yield ", ".join(f"{name} {format_bytes(size)}" for name, size in held.items())
     for name in ("client_states", "examples"):
         if resolved[name] != "device":
@@ -139,7 +139,7 @@ def show_progress(done: int, rounds: int, interval: float = 0.0) -> Iterator[Pro
     Args:
         done: The rounds before.
         rounds: All rounds, of several runs together if other processes train them.
-        interval: The seconds between two lines, where the output is no terminal.
+        interval: The seconds between two lines if the output is not a terminal.
     """
     if not sys.stdout.isatty():
         yield ProgressDisplay(None, done, rounds, interval)
@@ -161,7 +161,7 @@ def show_compilation(interval: float = 30.0) -> Iterator[None]:
     """Display which program is being compiled, and for how long.
 
     Args:
-        interval: The seconds between two lines on the same program, where the output is no terminal.
+        interval: The seconds between two lines on the same program if the output is not a terminal.
     """
     begun, current, is_done = time.monotonic(), [""], threading.Event()
     progress = Progress(SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn(), transient=True)
@@ -222,7 +222,7 @@ def tabulate_results(summary: Mapping[str, Any]) -> Table:
     """
     names = list(summary["final"])
     table = Table(Column("figure", overflow="fold"), f"after round {summary['rounds']}")
-    if len(names) > _MOST_FIGURES:
+    if len(names) > _MAX_FIGURES:
         details = (*_DETAILS, *(f"/{metric}_gini" for metric in METRICS))
         names = [name for name in names if not (name.endswith(details) or "/iou" in name)]
         table.caption = f"all {len(summary['final'])} figures: summary.json"

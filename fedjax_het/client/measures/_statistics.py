@@ -75,7 +75,7 @@ def class_moments(batch_size: int = 50) -> Measure:
         if num_classes * num_features**2 > 2**28:
             raise InputError(
                 f"class moments: {num_classes} covariances of {num_features} features each are more than 2^28 numbers "
-                "for a client. Take a model with fewer features, such as models.projected."
+                "for a client. Use a model with fewer features, such as models.projected."
             )
         params, state = tree.split_params(view.local)
 
@@ -119,7 +119,7 @@ def _measure_classes(problem: Problem, view: ClientView, variables: Variables, b
         if batch.labels.ndim != 1:
             raise InputError(
                 f"class statistics: labels have shape {batch.labels.shape[1:]} per example; they need one label each. "
-                "Take a data set for classification."
+                "Use a data set for classification."
             )
         forward = problem.forward(params, state, batch, view, make_key(0), is_training=False)
         return _sums(forward.outputs.features, batch.labels, batch.mask, forward.outputs.logits.shape[-1])

@@ -44,7 +44,7 @@ def boundary_contrast(weight: NonNegative = 0.1, temperature: Positive = 0.05) -
         if features.shape[:-1] != labels.shape:
             raise InputError(
                 f"boundary contrast: features have shape {features.shape[1:]} per example and masks "
-                f"{labels.shape[1:]}. Take a model whose features are maps of the masks' size, such as unet."
+                f"{labels.shape[1:]}. Use a model whose features are maps of the masks' size, such as unet."
             )
         structures = jnp.arange(1, first.outputs.logits.shape[-1])
         contours, backgrounds = boundary_masks(labels == structures[:, None, None, None])

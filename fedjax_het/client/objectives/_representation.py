@@ -73,8 +73,8 @@ def conditional_information(weight: NonNegative = 0.001, floor: Positive = 1e-6)
         factor = reference.get("factor", 1.0)
         labels = forward.batch.labels
         check_classes(labels)
-        target, width = reference["mean"][labels], _at_least(floor, jax.nn.softplus(reference["scale"]))[labels]
-        spread = _at_least(floor, jnp.abs(factor) * scale)
+        target, width = reference["mean"][labels], _clip_below(floor, jax.nn.softplus(reference["scale"]))[labels]
+        spread = _clip_below(floor, jnp.abs(factor) * scale)
         distance = jnp.square(spread) + jnp.square(factor * mean - target)
         divergence = jnp.log(width) - jnp.log(spread) + distance / (2 * jnp.square(width)) - 0.5
         return weight * masked_mean(jnp.sum(divergence, axis=-1), forward.batch.mask)
@@ -92,7 +92,7 @@ def _distributions(forward: ForwardPass) -> tuple[Array, Array, dict]:
     return extras["mean"], extras["scale"], forward.params["reference"]
 
 
-def _at_least(floor: float, values: Array) -> Array:
+def _clip_below(floor: float, values: Array) -> Array:
     return jnp.where(values > floor, values, floor)
 
 

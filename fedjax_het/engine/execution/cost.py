@@ -108,7 +108,7 @@ def resident_bytes(traced: TracedRound, offload: OffloadPolicy) -> dict[str, int
         sizes["examples"] = tree.num_bytes(data.examples)
     else:
         bytes_per_example = sum(x.dtype.itemsize * math.prod(x.shape[1:]) for x in data.examples)
-        sizes["examples of 2 cohorts"] = 2 * spec.most_examples() * bytes_per_example
+        sizes["examples of 2 cohorts"] = 2 * spec.max_examples() * bytes_per_example
     sizes["index tables of 2 cohorts"] = 2 * seeds * slots * tree.num_bytes(tables) // spec.num_clients
     if is_stacked(spec.algorithm):
         sizes[UPDATES] = seeds * tree.num_bytes(messages.uploads.update) // layout.num_devices

@@ -66,7 +66,7 @@ class Evaluator:
         # {name: (entries of the held-out batches, pieces of these)}; streamed pieces are half of a round's examples
         self._pieces = {"evaluation": (range(len(self._held)), [self._held])}
         if self._loader.is_streaming:
-            max_size = self._spec.most_examples() // 2
+            max_size = self._spec.max_examples() // 2
             self._pieces = {
                 f"evaluation {number}": ([number], cut_into_pieces(batches, max_size, self._num_segments - 1))
                 for number, batches in enumerate(self._held)

@@ -1,7 +1,7 @@
 """Loading of cohorts: their ids, index tables and examples.
 
-What changes from round to round is a NumPy array, which a compiled program copies to its devices when it is called. For
-small arrays this is ten times faster than `jax.device_put`.
+Inputs that change from round to round are NumPy arrays, which a compiled program copies to its devices when called.
+For small arrays this is ten times faster than `jax.device_put`.
 """
 
 from collections.abc import Sequence
@@ -84,7 +84,7 @@ class CohortLoader:
         """Find the number of examples that a cohort needs at most."""
         self.is_streaming, self._traced, spec = is_streaming, traced, traced.spec
         self._layout, self._data = traced.layout, spec.federation.data
-        self._num_slots = {with_test: 1 + spec.most_examples(with_test) for with_test in (False, True)}  # and padding
+        self._num_slots = {with_test: 1 + spec.max_examples(with_test) for with_test in (False, True)}  # and padding
         self._draw_all = spec.map_over_runs(self._draw_cohorts, (0, 0, None))
 
     def compile(self) -> None:

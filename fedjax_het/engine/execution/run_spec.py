@@ -103,7 +103,7 @@ class RunSpec:
     def cohort_size(self) -> int:
         return self.participation.size(self.num_clients)
 
-    def most_examples(self, with_test: bool = False) -> int:
+    def max_examples(self, with_test: bool = False) -> int:
         """The number of training, validation and perhaps test examples in the largest cohorts of the runs."""
         parts = self.federation.data[1 : 4 if with_test else 3]
         counts = np.sort(sum((np.asarray(rows.count) for rows in parts), start=np.zeros(self.num_clients, int)))

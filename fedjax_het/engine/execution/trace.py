@@ -89,7 +89,7 @@ def trace_round(spec: RunSpec, layout: Layout) -> TracedRound:
     if min_bytes > layout.device_memory:
         raise InputError(
             f"memory: the server's state and that of one client take {describe_bytes(min_bytes)}, and a device has "
-            f"{describe_bytes(layout.device_memory)}. Take a smaller model, or let clients keep less."
+            f"{describe_bytes(layout.device_memory)}. Use a smaller model or smaller client states."
         )
     _check_amplitude(before.server.shared, federation)
     try:
@@ -140,7 +140,7 @@ def _check_sweep(spec: RunSpec, layout: Layout, error: Exception) -> NoReturn:
     restricted_specs = {name: replace(spec, sweep=spec.sweep.restrict(name)) for name in spec.sweep.values}
     names = [name for name, restricted in restricted_specs.items() if not _is_traceable(restricted, layout)]
     raise InputError(
-        f"{', '.join(names) or ', '.join(spec.sweep.values)}: cannot be swept, for the program depends on its value: "
+        f"{', '.join(names) or ', '.join(spec.sweep.values)}: cannot be swept, since the program depends on its value: "
         f"{str(error).splitlines()[0]} Run a simulation for each value."
     ) from error
 
@@ -161,8 +161,8 @@ def _check_states(spec: RunSpec, layout: Layout, initial: State) -> None:
         if differing := sorted(tree.describe_leaves(own_state).items() ^ tree.describe_leaves(initial).items()):
             values = ", ".join(f"{name}={swept[index]}" for name, swept in spec.sweep.values.items())
             raise InputError(
-                f"{values}: cannot be swept, for by itself this run keeps another state, from "
-                f"{differing[0][0]} on. Run a simulation for it alone."
+                f"{values}: cannot be swept, because this run alone has another state, from {differing[0][0]} on. "
+                "Run a separate simulation for it."
             )
 
 
@@ -200,7 +200,7 @@ def _check_batch_norm(algorithm: Algorithm, problem: Problem, federation: Federa
     if norms and algorithm.local_update.batch_size == 1:
         raise InputError(
             f"batch_size: batches of one example have no variance for batch normalisation ({norms[0]}) to divide by. "
-            "Take batch_size of at least 2, or a model with norm='group' or 'none'."
+            "Use batch_size of at least 2, or a model with norm='group' or 'none'."
         )
 
 
@@ -212,12 +212,12 @@ def _check_amplitude(shared: Variables, federation: Federation) -> None:
     rows = federation.data.train
     positions = np.concatenate([index[:count] for index, count in zip(rows.index, rows.count, strict=True)])
     if has_means_of_both_signs(federation.prepare, np.asarray(federation.examples.inputs), positions):
-        reason, fix = "the images' means have both signs", "Shift the images so that no mean is negative, to 0..1 say"
+        reason, fix = "the images' means have both signs", "Shift the images so that no mean is negative, e.g. to 0..1"
         if federation.prepare.moments is not None:
             reason, fix = "standardised images have means of both signs", "Set standardise=False: pixels in 0..1"
         raise InputError(
-            f"standardise: {reason}, and what replaces amplitudes keeps phases, so that it cannot make them equal. "
-            f"{fix}, or take an algorithm that leaves amplitudes as they are, such as harmofl with band=None."
+            f"standardise: {reason}. Amplitude replacement keeps phases and cannot make these means equal. "
+            f"{fix}, or use an algorithm that does not change amplitudes, such as harmofl with band=None."
         )
 
 

@@ -104,8 +104,8 @@ class Layout:
         num_own, num_slots = num_rows // self.num_devices, len(index) // self.num_devices
 
         def on_each_device(own: PyTree, index: Array) -> PyTree:
-            asked = tree.take(own, index % num_own)  # [all slots]; arbitrary for rows of other devices
-            received = jax.tree.map(lambda rows: jax.lax.all_to_all(rows, AXIS, 0, 0, tiled=True), asked)
+            requested = tree.take(own, index % num_own)  # [all slots]; arbitrary for rows of other devices
+            received = jax.tree.map(lambda rows: jax.lax.all_to_all(rows, AXIS, 0, 0, tiled=True), requested)
             mine = jax.lax.axis_index(AXIS) * num_slots + jnp.arange(num_slots)
             return tree.take(received, index[mine] // num_own * num_slots + jnp.arange(num_slots))
 
@@ -210,7 +210,7 @@ def sharded(devices: Count | Mesh, chunk: Count | None = None) -> Layout:
         available = jax.devices()
         if not 1 <= devices <= len(available):
             raise InputError(
-                f"layout: {devices} devices were asked for, {len(available)} found ({available[0].platform}). On a CPU "
+                f"layout: {devices} devices requested, {len(available)} found ({available[0].platform}). On a CPU "
                 "call jax.config.update('jax_num_cpu_devices', ...) first."
             )
         mesh = Mesh(np.array(available[:devices]), (AXIS,))

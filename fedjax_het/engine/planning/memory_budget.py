@@ -85,7 +85,7 @@ def build_executor(
     if budget is None or capacity < budget:
         raise InputError(
             f"memory: this run takes more than the {describe_bytes(capacity)} that a device has. In MB: "
-            f"{refusals[-1]}. Take a smaller model, batch_size or cohort_size, or fewer seeds; on accelerators a "
+            f"{refusals[-1]}. Use a smaller model, batch_size or cohort_size, or fewer seeds; on accelerators a "
             "memory_budget streams what it can."
         )
     raise InputError(_explain_budget(budget, refusals))
@@ -103,9 +103,9 @@ def device_capacity(spec: RunSpec, layout: Layout) -> float:
 
 def _explain_budget(budget: int, refusals: list[str]) -> str:
     return (
-        f"memory_budget: {format_megabytes(budget)} MB on each device are too little. In MB:\n  "
+        f"memory_budget: {format_megabytes(budget)} MB per device is too small. In MB:\n  "
         + "\n  ".join(refusals)
-        + "\nTake a smaller cohort_size, batch_size or model, fewer seeds, layout 'auto' or chunked(1), or raise it."
+        + "\nUse a smaller cohort_size, batch_size or model, fewer seeds, layout 'auto' or chunked(1), or raise it."
         + (_ON_DEVICES if jax.process_count() > 1 else "")
     )
 
@@ -165,7 +165,7 @@ def _check_room(first: TracedRound, offload: OffloadPolicy, folder: Path) -> Non
     if offload.client_states == "host" and size > physical_memory():
         raise InputError(
             f"client_states: 'host' could come to {format_megabytes(size)} MB, and this machine has "
-            f"{format_megabytes(physical_memory())} of memory. Take 'disk'."
+            f"{format_megabytes(physical_memory())} of memory. Use 'disk'."
         )
     if offload.client_states == "disk" and size > (free := shutil.disk_usage(nearest_existing_folder(folder)).free):
         raise InputError(

@@ -86,32 +86,32 @@ class Asynchronous(NamedTuple):
         """
         if timing is None:
             raise InputError(
-                "asynchronous: when updates arrive follows from how long clients take. Give a timing, log_normal say."
+                "asynchronous: the arrival of updates depends on the clients' speed. Set a timing such as log_normal."
             )
         if timing.deadline is not None:
             raise InputError(
-                "asynchronous: nobody waits, so a deadline has no effect. Leave timing.deadline out; max_staleness "
-                "drops updates that are too old."
+                "asynchronous: the server does not wait, so a deadline has no effect. Omit timing.deadline; "
+                "max_staleness drops updates that are too old."
             )
         if algorithm.survey:
             raise InputError(
                 f"asynchronous: this algorithm asks its clients a question before they train "
-                f"({', '.join(algorithm.survey)}), which all must answer first. Take another, or train synchronously."
+                f"({', '.join(algorithm.survey)}), which all must answer first. Use another, or train synchronously."
             )
         if any(stage.steps_without_reports for stage in algorithm.uplink):
             raise InputError(
-                "asynchronous: noise at the server has no known guarantee where who takes part in a step follows from "
-                "the steps before. Take gaussian_mechanism with noise_at='clients', or train synchronously."
+                "asynchronous: noise at the server has no known guarantee if earlier steps determine who takes part "
+                "in a step. Use gaussian_mechanism with noise_at='clients', or train synchronously."
             )
         if participation.overflow or participation.depends_on_round:
             raise InputError(
-                "asynchronous: there are no rounds to draw clients for, which this participation does. Take uniform "
+                "asynchronous: this participation draws clients per round, and there are no rounds. Use uniform "
                 "(cohort_size), all clients or bernoulli (availability)."
             )
         if self.buffer_size > self.concurrency:
             raise InputError(
-                f"asynchronous: buffer_size is {self.buffer_size} and concurrency {self.concurrency}. No more updates "
-                "can be waited for than clients train."
+                f"asynchronous: buffer_size is {self.buffer_size} and concurrency {self.concurrency}. The server "
+                "cannot wait for more updates than there are clients in training."
             )
         if self.concurrency > num_training:
             raise InputError(

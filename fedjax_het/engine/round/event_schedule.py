@@ -16,7 +16,7 @@ from fedjax_het.errors import InputError
 from fedjax_het.types import Array, HostArray, Key
 
 _DRAWN_AT_ONCE = 1 << 8  # clients
-_MOST_EMPTY_DRAWS = 100_000  # consecutive empty draws after which no client is expected to start
+_MAX_EMPTY_DRAWS = 100_000  # consecutive empty draws after which no client is expected to start
 
 
 class EventSchedule(NamedTuple):
@@ -67,7 +67,7 @@ def make_schedule(
     steps, now, last_step, num_draws, num_late = [], 0.0, 0.0, 0, 0
     while len(steps) < rounds:
         since = num_draws
-        while num_free >= size and num_idle and num_draws - since <= _MOST_EMPTY_DRAWS:
+        while num_free >= size and num_idle and num_draws - since <= _MAX_EMPTY_DRAWS:
             for place, client in enumerate(draw(num_draws)):
                 if client >= 0 and can_start[client]:
                     heapq.heappush(training, (now + durations[client], num_draws, place, client, len(steps)))

@@ -94,8 +94,8 @@ def bernoulli(probability: PositiveFraction, among: Participation | None = None)
     among = among or full()
 
     def draw(key: Key, num_clients: int, number: Array) -> tuple[Array, Array]:
-        asked, answer = jax.random.split(key)
-        cohort, is_available = among.draw(asked, num_clients, number)
+        draw_key, answer = jax.random.split(key)
+        cohort, is_available = among.draw(draw_key, num_clients, number)
         reports = jax.vmap(lambda client: jax.random.bernoulli(jax.random.fold_in(answer, client), probability))(cohort)
         return cohort, is_available & reports
 

@@ -131,8 +131,8 @@ def train_cohort(
 
 def broadcast(spec: RoundSpec, server: ServerState) -> Broadcast:
     """The server's message to all clients of a round."""
-    told = uplink.publish(spec.algorithm.uplink, server)
-    return Broadcast(server.round, server.shared, server.published, told, server.base)
+    uplink_messages = uplink.publish(spec.algorithm.uplink, server)
+    return Broadcast(server.round, server.shared, server.published, uplink_messages, server.base)
 
 
 def survey_clients(spec: RoundSpec, common: Common, members: CohortMember, ids: Array) -> tuple[Common, CohortMember]:

@@ -54,7 +54,7 @@ def inspect_checkpoints(directory: Path, is_thorough: bool = True) -> list[Saved
 def _inspect(directory: Path, round: int, is_thorough: bool) -> SavedCheckpoint:
     folder = directory / str(round)
     if not folder.is_dir():
-        return SavedCheckpoint(round, {}, "it is no folder")
+        return SavedCheckpoint(round, {}, "it is not a folder")
     if missing := next((name for name in ("state", "about") if not (folder / name).is_dir()), None):
         return SavedCheckpoint(round, {}, f"'{missing}' is missing")
     try:
@@ -246,8 +246,8 @@ def _reporting_damage(where: Path) -> Iterator[None]:
     except Exception as error:  # Orbax and TensorStore raise various exceptions for damaged files
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise InputError(
-            f"{where}: the checkpoint cannot be read ({reason[:200]}). Delete that folder to go back to the one "
-            "before it, or the run directory to start afresh."
+            f"{where}: the checkpoint cannot be read ({reason[:200]}). Delete that folder to resume from the previous "
+            "one, or delete the run directory to start again."
         ) from error
 
 

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from fedjax_het import tree
 from fedjax_het._internal.float64 import in_double
 from fedjax_het.algorithm import Aggregator, Problem
-from fedjax_het.server.simplex import least_on_simplex
+from fedjax_het.server.simplex import minimize_on_simplex
 from fedjax_het.types import Aggregate, Array, PyTree, ServerView
 from fedjax_het.validation import Fraction, validate_arguments
 
@@ -36,7 +36,7 @@ def collaboration_weights(variance: Array, means: Array, is_present: Array) -> A
         matrices = risk_matrices(variance.astype(float), means.astype(float), is_present)
         clients = jnp.arange(is_present.shape[0])
         allowed = is_present & (is_present[:, None] | (clients[:, None] == clients))
-        return jax.vmap(least_on_simplex)(matrices, clients, allowed).astype(variance.dtype)
+        return jax.vmap(minimize_on_simplex)(matrices, clients, allowed).astype(variance.dtype)
 
     return in_double(solve)(variance, means, is_present)
 

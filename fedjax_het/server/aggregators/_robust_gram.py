@@ -29,7 +29,7 @@ from fedjax_het.types import Aggregate, Array, PyTree, ServerView
 from fedjax_het.validation import Count, CountOrZero, validate_arguments
 
 Neighbours = Literal["paper", "byzfl"]
-MOST_SUBSETS = 100_000
+MAX_SUBSETS = 100_000
 _BLOCK = 1 << 21  # distance matrix entries of the subsets compared at a time
 
 
@@ -57,14 +57,14 @@ def gram_rule(
     steps = prepare(name, num_attackers, preparation)
 
     def update(problem: Problem, state: PyTree, view: ServerView) -> tuple[Aggregate, PyTree]:
-        steps.check(view, fewest := min_rows(num_attackers))
+        steps.check(view, minimum := min_rows(num_attackers))
         if (size := steps.num_rows(len(view.cohort))) < num_selected:
             raise InputError(
                 f"num_selected: {num_selected} of the {size} updates of a round. Lower it, or leave it out."
             )
         updates = view.updates.select(steps.is_treated)
         members = steps.members(updates, view)
-        is_usable = steps.has_majority(members.is_member) & (count(members.is_member) >= fewest)
+        is_usable = steps.has_majority(members.is_member) & (count(members.is_member) >= minimum)
         weights = jnp.where(is_usable, weigh(members.gram, members.is_member), 0)
         return steps.decide(updates.combine(weights @ members.coefficients), view, is_usable), state
 
@@ -195,10 +195,10 @@ def minimum_diameter_mean(num_attackers: CountOrZero = 1, **preparation: Unpack[
     """
 
     def weigh(gram: Array, is_member: Array) -> Array:
-        if (num_subsets := math.comb(len(gram), num_attackers)) > MOST_SUBSETS:
+        if (num_subsets := math.comb(len(gram), num_attackers)) > MAX_SUBSETS:
             raise InputError(
                 f"aggregator 'minimum_diameter_mean': {num_subsets} subsets of {len(gram)} updates without "
-                f"num_attackers={num_attackers} are more than {MOST_SUBSETS}. Take multi_krum, or smaller cohorts."
+                f"num_attackers={num_attackers} are more than {MAX_SUBSETS}. Use multi_krum, or smaller cohorts."
             )
         is_kept = subset_of_minimum_diameter(gram, is_member, num_attackers)
         return is_kept / jnp.maximum(count(is_kept), 1)

@@ -37,7 +37,7 @@ def low_layer(shared: Variables, layer: str | None = None) -> str:
     if layer is not None:
         return _find_layer(layer, list(weights))
     if not weights:
-        raise InputError("layer: no weight of at least two axes is shared, so there is no low layer to watch.")
+        raise InputError("layer: no weight with at least two axes is shared, so there is no low layer.")
     encoder = {path: shape for path, shape in weights.items() if not path.startswith(_HEAD)} or weights
     convolutions = {path: shape for path, shape in encoder.items() if len(shape) > 2}
     stages = {path: match.group() for path in convolutions if (match := _STAGE.match(path))}
@@ -53,7 +53,7 @@ def _find_layer(layer: str, paths: list[str]) -> str:
     for path in paths:
         if name in (path.removeprefix("params/"), path.removeprefix("params/").rpartition("/")[0]):
             return path
-    raise InputError(f"layer: '{layer}' is no weight that the clients share. {nearest(layer, paths)}")
+    raise InputError(f"layer: '{layer}' is not a weight that the clients share. {nearest(layer, paths)}")
 
 
 def _natural_order(path: str) -> list:

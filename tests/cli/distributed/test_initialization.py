@@ -125,7 +125,7 @@ def test_a_process_that_does_not_start_in_time_ends_the_others(place, tmp_path):
         (["--coordinator=a", "--num_processes=2", "--process_id=0"], "--coordinator: HOST:PORT"),
         (["--coordinator=a:12²", "--num_processes=2", "--process_id=0"], "--coordinator: HOST:PORT"),
         (["--coordinator=a:0", "--num_processes=2", "--process_id=0"], "--coordinator: HOST:PORT"),
-        (["--distributed", "--process_id=0"], "--distributed detects what"),
+        (["--distributed", "--process_id=0"], "--distributed detects the value"),
         (["--distributed", "--heartbeat_timeout=1"], "--heartbeat_timeout: at least 5"),
     ],
 )
@@ -173,5 +173,5 @@ def test_process_0_listens_on_the_address_that_was_given_and_for_a_name_on_all(
 
 
 def test_an_address_of_another_host_is_refused_by_process_0():
-    with pytest.raises(InputError, match=r"192\.0\.2\.1 is no address of this host"):
+    with pytest.raises(InputError, match=r"192\.0\.2\.1 is not an address of this host"):
         initialization.initialize(DistributedConfig("192.0.2.1:1234", 2, 0))

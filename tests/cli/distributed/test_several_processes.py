@@ -44,7 +44,7 @@ def kill_one(place: Path, count: int, own_arguments: list[str], workdir: Path, v
     assert done.pop(victim)[0] == -signal.SIGKILL
     for status, _, errors in done:
         last = errors.splitlines()[-1]
-        assert status == 1 and "another is lost" in last and "the same command resumes" in last, errors
+        assert status == 1 and "another process was lost" in last and "the same command resumes" in last, errors
         assert victim == 0 or f"stopped sending heartbeats):\n{victim}" in errors
     assert not (workdir / "summary.json").exists()
 

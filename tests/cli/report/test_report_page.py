@@ -141,7 +141,7 @@ def test_unchanged_figures_are_not_drawn_again(report_contents, tmp_path, monkey
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["{}/none"], "is no directory"),
+        (["{}/none"], "is not a directory"),
         (["{}"], "no config.json and no grid.json"),
         (["{}/run", "--out={}/report.pdf"], "--out: .* End it in .html"),
         (["{}/run", "--out=/proc/none/report.html"], "--out: cannot write"),

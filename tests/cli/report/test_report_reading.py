@@ -66,9 +66,9 @@ def test_the_error_for_files_of_another_version_names_what_is_missing(tmp_path, 
 
 
 def test_directories_without_a_run_are_refused(tmp_path):
-    with pytest.raises(InputError, match=r"no config.json and no grid.json. Name a directory"):
+    with pytest.raises(InputError, match=r"no config.json and no grid.json. Pass a directory"):
         read_runs([tmp_path])
-    with pytest.raises(InputError, match="is no directory"):
+    with pytest.raises(InputError, match="is not a directory"):
         read_runs([tmp_path / "none"])
 
 

@@ -240,5 +240,5 @@ def test_the_page_has_a_table_for_each_target_and_curves_by_the_virtual_clock(ti
 
 
 def test_a_target_that_is_no_score_is_refused():
-    with pytest.raises(InputError, match="--target: a score lies between 0 and 1, and 80 does not"):
+    with pytest.raises(InputError, match="--target: expected a score between 0 and 1, got 80"):
         command.parse(["runs/a", "--target=80"])

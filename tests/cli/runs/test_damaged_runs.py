@@ -125,13 +125,13 @@ REFUSED = {
     # of one that was stopped
     "checkpoints is a file": (
         chain(STOPPED, NO_CHECKPOINTS, write("checkpoints", "")),
-        "checkpoints: it is no folder",
+        "checkpoints: it is not a folder",
     ),
     "first line torn": (chain(STOPPED, edit_line(1, halve)), f"line 1: not JSON .*{PUT_BACK}"),
     "line of another type": (chain(STOPPED, edit_line(8, lambda _: "[]\n")), "line 8: there is no 'round' in it"),
     "blank line": (chain(STOPPED, edit_line(2, lambda line: line + "\n")), "line 3: not JSON"),
-    "round as text": (chain(STOPPED, edit_line(2, set_key(round="2"))), "line 2: 'round' or 'seed' is no whole number"),
-    "figure as text": (chain(STOPPED, edit_line(2, set_key(**{"test/loss": "x"}))), "line 2: 'test/loss' is no number"),
+    "round as text": (chain(STOPPED, edit_line(2, set_key(round="2"))), "line 2: 'round' or 'seed' is not an integer"),
+    "figure as text": (chain(STOPPED, edit_line(2, set_key(**{"test/loss": "x"}))), "'test/loss' is not a number"),
     "another figure": (chain(STOPPED, edit_line(2, set_key(x=1))), "line 2: 'x' is in this line or in the first"),
     "line twice": (
         chain(STOPPED, edit_line(2, lambda line: 2 * line)),
@@ -148,7 +148,7 @@ REFUSED = {
         chain(STOPPED, lambda run: (run / "checkpoints" / "7").mkdir()),
         "checkpoints/7: the checkpoint is damaged: 'state' is missing. Delete it: the run resumes from checkpoint 4.",
     ),
-    "stray file": (chain(STOPPED, write("checkpoints/9", "")), "checkpoints/9: .*it is no folder. Delete it: "),
+    "stray file": (chain(STOPPED, write("checkpoints/9", "")), "checkpoints/9: .*it is not a folder. Delete it: "),
     "checkpoint under another name": (
         chain(STOPPED, lambda run: shutil.copytree(run / "checkpoints/4", run / "checkpoints/5")),
         "checkpoints/5: .*it is the checkpoint of round 4 under another name",

@@ -174,7 +174,7 @@ def test_the_table_marks_selections_on_test_examples():
         (["--methods=fedavg", VALIDATION, "--trials=0"], "at least 1"),
         (["--methods=fedavg", VALIDATION, "--halving=1"], "at least 2"),
         (["--methods=fedavg", VALIDATION, "--for=fedld:algorithm.lam=1"], "METHOD:KEY=VALUE"),
-        (["--methods=fedavg,fedld", VALIDATION, "--for=fedld:algorithm.epochs=7"], "Give them the same"),
+        (["--methods=fedavg,fedld", VALIDATION, "--for=fedld:algorithm.epochs=7"], "Make them equal"),
     ],
 )
 def test_what_cannot_be_compared_is_refused(flags, message, tmp_path, capsys):

@@ -254,7 +254,7 @@ def test_a_writer_that_fails_to_close_loses_no_result(command, tmp_path, failing
 def test_a_writer_that_fails_to_start_ends_the_run_before_its_first_round(command, tmp_path, failing_tracker, capsys):
     failing_tracker.module.open = raise_network_error
     assert train.main([*command, "--config.live=broken", "--config.diagnostics=", "--config.diagnose_every=10"]) == 2
-    assert "config.live: broken did not start (no network). Mend it, or leave broken out." in capsys.readouterr().err
+    assert "config.live: broken did not start (no network). Fix it, or leave broken out." in capsys.readouterr().err
     assert MetricLines(tmp_path / "run" / "metrics.jsonl").read() == []
     with pytest.raises(InputError):
         open_trackers(tmp_path, ["tensorboard", "broken"])

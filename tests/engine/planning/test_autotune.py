@@ -59,7 +59,7 @@ SECONDS = {Candidate(vmapped): 0.3, Candidate(chunked(1)): 0.1, Candidate(sharde
 CONVS = ("lax", "im2col")
 # Of six, those that are left out would be the fastest.
 PAIRS = autotune.pair_up([vmapped, chunked(10), chunked(1)], CONVS)
-OF_PAIRS = dict(zip(PAIRS, [9, 4, 1, 3, 6, 1], strict=True))
+PAIR_SECONDS = dict(zip(PAIRS, [9, 4, 1, 3, 6, 1], strict=True))
 
 
 def test_the_fastest_layout_is_chosen_and_the_reason_names_the_others(monkeypatch):
@@ -84,17 +84,17 @@ def test_layouts_that_do_not_fit_in_memory_are_left_out(monkeypatch):
 
 def test_convolutions_are_timed_in_one_layout_and_the_fastest_in_the_others(monkeypatch):
     """XLA's own in one client after another, where it is not grouped."""
-    _, choice = choose(monkeypatch, OF_PAIRS, rounds=1000)
+    _, choice = choose(monkeypatch, PAIR_SECONDS, rounds=1000)
     tried = ["vmapped with lax", "vmapped with im2col", "chunked(10) with im2col"]
     assert [str(timing.candidate) for timing in choice.timings] == [*tried, "chunked(1) with lax"]
     assert (choice.layout, choice.conv) == (chunked(10), "im2col")
     assert choice.reason.startswith("chunked(10) with im2col: 3 s per round, against vmapped with lax 9, ")
-    _, choice = choose(monkeypatch, OF_PAIRS, rounds=1000, too_large=(vmapped,))
+    _, choice = choose(monkeypatch, PAIR_SECONDS, rounds=1000, too_large=(vmapped,))
     assert [str(timing.candidate) for timing in choice.timings][:2] == [f"chunked(10) with {conv}" for conv in CONVS]
 
 
 def test_a_short_run_names_the_convolutions_that_were_not_tried(monkeypatch):
-    _, choice = choose(monkeypatch, OF_PAIRS, rounds=1)
+    _, choice = choose(monkeypatch, PAIR_SECONDS, rounds=1)
     assert (choice.layout, choice.conv) == (vmapped, "lax")
     assert choice.reason.splitlines()[1].startswith("vmapped with im2col, chunked(10) with lax, ")
 

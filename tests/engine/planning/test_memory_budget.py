@@ -90,7 +90,7 @@ def test_layout_auto_trains_fewer_clients_at_a_time_within_the_budget(select, mo
 
 
 def test_a_requested_layout_is_not_changed(select):
-    with pytest.raises(InputError, match="too little"):
+    with pytest.raises(InputError, match="is too small"):
         select(vmapped, select.held("device", "device") + 210, OffloadPolicy("device", "device"))
 
 
@@ -98,8 +98,8 @@ def test_the_error_lists_the_memory_of_every_offload_policy(select):
     with pytest.raises(InputError) as error:
         select(vmapped, 300)
     lines = str(error.value).splitlines()
-    assert lines[0] == "memory_budget: 0.3 MB on each device are too little. In MB:"
-    assert len(lines) == 6 and lines[-1].startswith("Take a smaller cohort_size, batch_size or model")
+    assert lines[0] == "memory_budget: 0.3 MB per device is too small. In MB:"
+    assert len(lines) == 6 and lines[-1].startswith("Use a smaller cohort_size, batch_size or model")
     assert "with client states: device, examples: device, vmapped: server's state 0.0, client states " in lines[1]
     assert "client states of 3 cohorts " in lines[4] and "examples of 2 cohorts " in lines[4]
 
@@ -114,7 +114,7 @@ def test_a_budget_that_is_too_small_is_refused_before_compiling(monkeypatch, tmp
 def test_states_too_large_for_the_hosts_memory_are_kept_on_disk(select, monkeypatch):
     monkeypatch.setattr(memory_budget, "physical_memory", lambda: 10_000)
     assert select(vmapped, select.held("host", "stream") + 801)[0] == ("disk", "stream")
-    with pytest.raises(InputError, match=r"client_states: 'host' could come to .* Take 'disk'"):
+    with pytest.raises(InputError, match=r"client_states: 'host' could come to .* Use 'disk'"):
         select(vmapped, None, OffloadPolicy("host", "device"))
 
 
@@ -162,5 +162,5 @@ def test_several_processes_keep_everything_on_their_devices(select, monkeypatch)
     assert select(vmapped, None)[0] == ("device", "device")
     with pytest.raises(InputError, match=r"client_states: 'host' is for a single process.* Write auto or device"):
         select(vmapped, None, OffloadPolicy("host", "auto"))
-    with pytest.raises(InputError, match=r"too little(?s:.*) Several processes keep everything on their devices"):
+    with pytest.raises(InputError, match=r"too small(?s:.*) Several processes keep everything on their devices"):
         select(vmapped, select.held("host", "stream") + 801)

@@ -187,9 +187,9 @@ def test_updates_that_are_too_old_are_dropped_and_counted():
 @pytest.mark.parametrize(
     "rule, options, message",
     [
-        (fedbuff(4, 2), {"timing": None}, "Give a timing"),
+        (fedbuff(4, 2), {"timing": None}, "Set a timing"),
         (fedbuff(4, 2), {"timing": log_normal(deadline=3.0)}, "a deadline has no effect"),
-        (fedbuff(4, 5), {}, "No more updates"),
+        (fedbuff(4, 5), {}, "cannot wait for more updates"),
         (fedbuff(9, 5), {}, "5 clients have training examples"),
         (fedbuff(2, 2), {"cohort_size": 3}, "cohort_size"),
         (fedbuff(4, 2), {"participation": participation.poisson(0.5)}, "there are no rounds"),
@@ -217,7 +217,7 @@ def test_noise_at_the_server_is_refused_and_noise_at_clients_is_not(noise_at):
 
 
 def test_a_participation_that_nobody_answers_is_refused(monkeypatch):
-    monkeypatch.setattr("fedjax_het.engine.round.event_schedule._MOST_EMPTY_DRAWS", 100)
+    monkeypatch.setattr("fedjax_het.engine.round.event_schedule._MAX_EMPTY_DRAWS", 100)
     with pytest.raises(InputError, match="Raise availability"):
         simulation(fedbuff(5, 2), participation=participation.bernoulli(1e-9))
 

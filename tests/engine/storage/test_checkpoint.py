@@ -167,7 +167,7 @@ def test_a_run_killed_while_it_deletes_an_old_checkpoint_leaves_no_damaged_one(t
 @pytest.mark.extended
 def test_a_checkpoint_of_another_algorithm_is_refused(saved):
     _, directory = saved
-    with pytest.raises(InputError, match=r"another algorithm.*memory/control.*absent there"):
+    with pytest.raises(InputError, match=r"another algorithm.*memory/control.*absent in the checkpoint"):
         Checkpoints(directory, {"mu": 1}).restore(build("scaffold").start())
 
 

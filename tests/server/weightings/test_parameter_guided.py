@@ -100,7 +100,7 @@ def test_invalid_options_are_refused(options, message):
 def test_a_layer_that_is_not_shared_is_refused_at_initialization(change):
     name = "dense_0" if change else "dens_0/kernel"
     round = compose("fedrd", options={"layer": name}, change=change)
-    with pytest.raises(InputError, match=rf"layer: '{name}' is no weight that the clients share.*params/classifier"):
+    with pytest.raises(InputError, match=rf"layer: '{name}' is not a weight that the clients share.*params/classifier"):
         jax.eval_shape(round.init, jax.random.key(0), federation().data)
 
 
@@ -164,5 +164,5 @@ def test_an_unknown_layer_is_refused_with_the_known_ones(name):
 
 
 def test_low_layer_refuses_a_model_without_shared_weights():
-    with pytest.raises(InputError, match="no weight of at least two axes is shared"):
+    with pytest.raises(InputError, match="no weight with at least two axes is shared"):
         low_layer({"params": {"scale": np.zeros(3)}})
