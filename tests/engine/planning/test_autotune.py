@@ -145,5 +145,5 @@ def test_the_chosen_layout_is_compiled_once(monkeypatch):
 
 
 def test_an_unknown_layout_name_is_refused():
-    with pytest.raises(InputError, match="a Layout or 'auto', not 'fast'"):
+    with pytest.raises(InputError, match="expected a Layout or 'auto', got 'fast'"):
         Simulation(algorithm("fedavg"), model(), federation(), rounds=2, layout="fast")
