@@ -27,11 +27,11 @@ COMMON: Settings = {
 
 
 class DataSet(NamedTuple):
-    """What differs from data set to data set.
+    """The settings of one data set.
 
     Attributes:
         targets: test accuracies in per cent, to which rounds are counted.
-        settings: of all runs, in place of those of `ALGORITHMS`.
+        settings: the settings of all runs, which replace those of `ALGORITHMS`.
     """
 
     targets: tuple[float, float]
@@ -121,7 +121,7 @@ class Row(NamedTuple):
         peak_mb: maximum memory of the device, computed from the compiled programs, with one seed.
         up_mb: upload of all clients of a round.
         where: client states and examples: "device", "host", "disk", "stream".
-        status: of the runs of accuracy and of costs: "done", "not run", or the error.
+        status: the status of the runs of accuracy and of costs: "done", "not run", or the error.
     """
 
     algorithm: str

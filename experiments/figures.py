@@ -34,7 +34,7 @@ def make_curves(
     Args:
         points: (label, x, values).
         names: labels in the order of their colors, where several panels share them.
-        average: of the values at a point.
+        average: the average of the values at a point.
     """
     by_label: dict[str, list[tuple[float, Sequence[float]]]] = {}
     for label, x, seeds in points:
@@ -58,8 +58,8 @@ def plot_columns(varied: str, scale: str = "log") -> Draw:
     """Draw one panel per measure and one curve per row over the columns as numbers.
 
     Args:
-        varied: what the columns vary.
-        scale: of the columns, "log" or "linear".
+        varied: the quantity that varies over columns.
+        scale: the scale of the columns, "log" or "linear".
     """
 
     def draw(entries: Sequence[Entry], runs: Runs) -> Drawing:
@@ -95,7 +95,7 @@ def plot_diagnostics(values: Mapping[str, LineValue], name: str) -> Draw:
 
     Args:
         values: {what is added to the name of a row: the value}.
-        name: of the values.
+        name: the name of the values.
     """
     return _plot_lines(lambda run: run.snapshots, values, name)
 

@@ -21,7 +21,7 @@ def read_final(*names: str, is_selected: bool = False) -> Measure:
     """Read the first of these figures that a run has, such as "test/accuracy".
 
     Args:
-        names: of the figures.
+        names: the names of the figures.
         is_selected: whether to read, for each seed, the round that is best on the clients' validation examples instead
             of the last round.
     """
@@ -42,7 +42,7 @@ def read_mean_client_score(score: str = "accuracy", *, is_selected: bool = False
     """Read the mean over clients of the score on their own test examples.
 
     Args:
-        score: of the clients' own models where they have any, as HarmoFL evaluates FedBN, otherwise of the server's.
+        score: the score of personal models where there are any, as HarmoFL evaluates FedBN, otherwise of the server's.
         is_selected: as in `read_final`.
     """
     return read_final(*(name.format(score) for name in CLIENT_SCORE), is_selected=is_selected)
@@ -68,7 +68,7 @@ def read_client_score(score: str = "accuracy", *, is_selected: bool = False) -> 
     Columns A, B, ... are the clients in their order.
 
     Args:
-        score: of its own model where it has one, otherwise of the server's.
+        score: the score of its personal model if there is one, otherwise of the server's.
         is_selected: as in `read_final`.
     """
 
@@ -114,7 +114,7 @@ def mean_class_loss(chosen: slice) -> LineValue:
     """Compute the mean of the losses of `classes` over the clients of the cohort and over some classes of each client.
 
     Args:
-        chosen: which of the classes that a client has, ordered from its largest to its smallest.
+        chosen: a slice of the client's classes, ordered from the largest to the smallest.
     """
 
     def value(line: Json) -> float:

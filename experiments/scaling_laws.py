@@ -49,7 +49,7 @@ class Dependence(NamedTuple):
     """A quantity over client counts, and the laws that are fitted to it.
 
     Attributes:
-        label: with its unit.
+        label: the label with its unit.
         read: row -> its values, one or several; none where it was not measured.
         laws: {"cohort" or "population": (the law, the function of it in which the law is linear)}.
         axes: over which it is drawn.

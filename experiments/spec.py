@@ -28,12 +28,12 @@ class Scale(NamedTuple):
     Attributes:
         config: the name of the embedded config, "pacs" or "pacs:fedrd".
         common: the settings of all runs.
-        columns: {name: settings} of each column; those of the paper have its names.
-        reduction: what is smaller than in the paper, in words; empty at the paper's own scale.
+        columns: {name: settings} of each column; columns of the paper have its names.
+        reduction: a description of the reductions from the paper's scale; empty at the paper's scale.
         data: {name: description} of the files that --data gives; settings refer to them as {name}.
         pretrained: the weights that training starts from, in words, for which --config.model.pretrained is required;
             empty where it starts from random ones.
-        is_compared: whether printed values stand beside the results.
+        is_compared: whether printed values are shown with the results.
     """
 
     config: str

@@ -31,7 +31,7 @@ def to_markdown(
         experiment: the table or figure.
         scale: the name of the scale.
         entries: the results.
-        common: what the user set.
+        common: the user's settings.
         failed: {name: error} of the runs that failed.
         runs: the finished runs.
     """

@@ -56,8 +56,8 @@ class Point(NamedTuple):
 
     Attributes:
         curve: the label of the curve that it is on.
-        x: where it is; None if the run itself says it.
-        settings: besides those of the algorithm.
+        x: its position; None to read it from the run.
+        settings: the settings besides those of the algorithm.
         only: the algorithms that it is made for; all if empty.
     """
 
@@ -71,14 +71,14 @@ class Topic(NamedTuple):
     """One picture: a panel per algorithm and partition, a curve per kind of setting.
 
     Attributes:
-        x_label: of the x axis.
-        points: of every algorithm.
-        settings: of all runs, besides `COMMON`.
+        x_label: the label of the x axis.
+        points: the points of every algorithm.
+        settings: the settings of all runs, besides `COMMON`.
         position: (run, round) -> x of an evaluation, for points that have none.
         is_over_time: whether every evaluation is a point, rather than the last one.
         x_scale: "log" or "linear".
         ticks: {x: name} of ticks with names of their own; they set the ends of the axis.
-        y_range: of test accuracy in per cent.
+        y_range: the range of test accuracy in per cent.
     """
 
     x_label: str

@@ -52,8 +52,8 @@ def decide(difference: Interval, margin: float) -> str:
     """Decide on one difference, which is positive in the direction of the claim.
 
     Args:
-        difference: its mean and interval; nothing can be told without an interval.
-        margin: what is negligible.
+        difference: its mean and interval; without an interval nothing is decided.
+        margin: the largest negligible difference.
     """
     if difference.mean - difference.half_width > 0:
         return HOLDS
@@ -66,8 +66,8 @@ def decide_all(differences: Sequence[Sequence[float]], margins: Sequence[float])
     """Decide whether a claim holds against every other method.
 
     Args:
-        differences: from each other method, one per seed; none if one of the two has not been run.
-        margins: for each.
+        differences: the differences from each other method, one per seed; none if one of the two has not been run.
+        margins: the margin of each.
     """
     known = [(values, margin) for values, margin in zip(differences, margins, strict=True) if values]
     p_values = correct_by_holm([paired_p_value(values, [0.0] * len(values)) for values, _ in known])
@@ -144,7 +144,7 @@ def write_page(page: Path, folder: Path, topics: Mapping[str, Mapping[str, Exper
 
     Args:
         page: a Markdown file with places for the tables, see `fill_blocks`.
-        folder: of the CSV files.
+        folder: the folder of the CSV files.
         topics: {the name of a mark: {the stem of a CSV file: experiment}}.
     """
     blocks, verdicts = {}, []

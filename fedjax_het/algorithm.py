@@ -102,7 +102,7 @@ class Summary(NamedTuple):
     Args:
         init: (problem, shared variables, number of clients, cohort size) -> initial value.
         update: (old value, stacked reports of the same name, view) -> new value.
-        reads: How it reads the updates; see `Aggregator`. It may always read the tensors of the reports.
+        reads: How the summary reads the updates; see `Aggregator`. It may always read the tensors of the reports.
         sums: Its weighted sums of updates or reports.
     """
 

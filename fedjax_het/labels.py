@@ -107,7 +107,7 @@ def flatten_positions(values: Array, labels: Array, mask: Array) -> tuple[Array,
     Values and mask of other labels are returned as they are.
 
     Args:
-        values: Of the model, [batch, length, ...] for sequences.
+        values: The values of the model, [batch, length, ...] for sequences.
         labels: The labels.
         mask: 1 for an example, 0 for padding, [batch].
     """

@@ -134,7 +134,7 @@ def epsilon(
     Args:
         noise_multiplier: z, the standard deviation of the noise on the sum of updates divided by their bound C; for
             noise at clients, of the noise on each update.
-        sampling: How clients are sampled.
+        sampling: The sampling of clients.
         rounds: The number of rounds.
         delta: The delta of the guarantee; well below one over the number of clients.
         accountant: "pld" (privacy loss distributions), "rdp" (Rényi), or "auto", the tightest available.
@@ -165,7 +165,7 @@ def noise_multiplier(
 
     Args:
         epsilon: The epsilon of the guarantee.
-        sampling: How clients are sampled.
+        sampling: The sampling of clients.
         rounds: The number of rounds.
         delta: The delta of the guarantee.
         accountant: As in `epsilon`.

@@ -139,7 +139,7 @@ class State(NamedTuple, Generic[Clients]):
 
 
 class ClientView(NamedTuple):
-    """What one client knows in a round; the slots of an algorithm read it."""
+    """The information of one client in a round, which the slots of an algorithm read."""
 
     received: Broadcast
     memory: Named  # as it was when the round began
@@ -167,7 +167,7 @@ class WeightedSum(NamedTuple):
         per_client: One client's upload -> a number >= 0 that its weight is proportional to; the sum is then computed
             while clients train. None: the weights depend on several uploads, and the updates are stacked.
         is_chosen: Path of a leaf, "params/conv_0/kernel" -> whether it is summed. None: all leaves.
-        source: What is summed: "updates", or the "reports" of a summary.
+        source: The summed quantity: "updates", or the "reports" of a summary.
     """
 
     per_client: Callable[[Upload], Float[Array, ""]] | None = None
@@ -204,7 +204,7 @@ class UpdateStack(Protocol):
 
 
 class ServerView(NamedTuple):
-    """What the server knows in a round; aggregators, weightings and summaries read it."""
+    """The information of the server in a round, which aggregators, weightings and summaries read."""
 
     received: Broadcast  # what the clients were sent
     uploads: Upload  # leaves [cohort, ...]; zeros where a client did not report; `update` is {}

@@ -100,7 +100,7 @@ def _measure_in_process(point: Point) -> dict[str, Any] | None:
 def _draw(study: Study, records: Sequence[Mapping[str, Any]]) -> plots.Drawing:
     """Draw seconds per round and peak memory against the varied number: one curve per algorithm, and the ideal.
 
-    The memory is ideally constant. What is ideally constant is shown from 0, so that a tenth more appears as a tenth.
+    The memory is ideally constant. Ideally constant quantities are shown from 0, so that a tenth appears as a tenth.
     """
     panels = []
     for key, label in {"seconds_median": "seconds per round", "peak_rss_mb": "MB"}.items():

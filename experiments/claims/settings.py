@@ -41,7 +41,7 @@ def make_experiment(
     The learning rate of each method is chosen in each column, and the chosen one is retrained with five new seeds.
 
     Args:
-        title: in words.
+        title: a description.
         data: the name of the file, one of `FILES`; settings refer to its path as {name}.
         config: the name of the embedded config, "pacs" or "pacs:fedrd".
         common: the settings of all runs.

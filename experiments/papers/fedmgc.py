@@ -96,15 +96,15 @@ def make_experiment(
     """Make the experiment of a figure.
 
     Args:
-        title: of the figure.
+        title: the title of the figure.
         rows: its rows.
-        draw: how its picture is drawn.
-        alpha: of the Dirichlet partition.
+        draw: the function that draws its picture.
+        alpha: the alpha of the Dirichlet partition.
         measures: its measures.
-        columns: what is varied on CIFAR-10.
+        columns: the settings that vary on CIFAR-10.
         has_all_datasets: whether the data sets are varied instead.
-        settings: of all runs.
-        caveats: besides those of all figures.
+        settings: the settings of all runs.
+        caveats: the caveats besides those of all figures.
     """
     common = {"data.partition.alpha": alpha, **settings}
     array_columns, published, needed = DATASETS, _TFDS, _DATA

@@ -3,7 +3,7 @@
     python -m experiments.papers fedrd --what=table2 --scale=cpu --data=PACS --workdir=runs/fedrd
 
 Every domain is left out in turn. Tables are counted as in the published text: 1 Mini-DomainNet and OfficeHome,
-2 PACS, 3 VLCS, 4 local epochs, 5 ablation. What ends in -resnet50 is the same with ResNet-50.
+2 PACS, 3 VLCS, 4 local epochs, 5 ablation. Names that end in -resnet50 use ResNet-50.
 """
 
 from collections.abc import Mapping

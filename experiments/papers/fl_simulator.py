@@ -46,8 +46,8 @@ def make_experiment(num_clients: str, batch_size: str, printed: str) -> Experime
     """Make the table of one number of clients, ten of which are asked in a round.
 
     Args:
-        num_clients: of the federation.
-        batch_size: of local training.
+        num_clients: the number of clients of the federation.
+        batch_size: the batch size of local training.
         printed: the printed values.
     """
     settings = {"data.num_clients": num_clients, "algorithm.batch_size": batch_size}

@@ -43,7 +43,7 @@ LETTERS = "Not in the paper: which letter is which site; here they are in the or
 
 
 def diagnose_at_end(rounds: int, diagnostic: str) -> Settings:
-    """Make the settings that measure a diagnostic in the first and in the last of so many rounds."""
+    """Make the settings that measure a diagnostic in the first and in the last round."""
     return {"diagnostics": diagnostic, "diagnose_every": str(rounds - 1)}
 
 

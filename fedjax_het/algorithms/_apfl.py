@@ -50,7 +50,7 @@ def apfl(
     Args:
         alpha: Initial alpha_i (default .5; .5 to .75). 0 is FedAvg; with 1 every v_i is trained alone.
         adaptive: Whether alpha_i is updated.
-        mix: What is mixed: "parameters", or "outputs" (two forward passes).
+        mix: The mixed quantity: "parameters", or "outputs" (two forward passes).
         order: Whether the mixture uses w_i "before" or "after" its step.
         alpha_rule: Update of alpha_i: "gradient" or "released".
         keep_momentum: Whether to keep w_i's momentum between rounds; v_i's is always kept.

@@ -1,6 +1,6 @@
 """The command line: fedjax-het COMMAND ..., or in a checkout python -m experiments COMMAND ...
 
-Each command is a module that can also be run itself, as fedjax-het train. Exit status: that of the command,
+Each command is a module that can also be run directly. Exit status: that of the command,
 or 2 for an unknown command.
 """
 
@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         The exit status.
 
     Raises:
-        SystemExit: From the command's parser, for --help and for arguments that it does not know.
+        SystemExit: Raised by the command's parser for --help and unknown arguments.
     """
     argv = list(sys.argv[1:] if argv is None else argv)
     if argv in (["--help"], ["-h"]):

@@ -1,6 +1,6 @@
 """Privacy accounting without training: fedjax-het privacy --probability=0.1 --rounds=512 ...
 
-With --noise_multiplier it prints the epsilon, with --epsilon the least noise multiplier. Exit status: 0, or 2 for an
+With --noise_multiplier it prints the epsilon, with --epsilon the smallest noise multiplier. Exit status: 0, or 2 for an
 input error, printed on stderr.
 """
 
@@ -24,10 +24,10 @@ from fedjax_het.privacy import (
 
 
 def read_sampling(flags: argparse.Namespace) -> Sampling:
-    """The way in which clients are drawn.
+    """The sampling of clients.
 
     Raises:
-        InputError: The flags describe none, or more than one, or a number is out of range.
+        InputError: The flags describe no sampling or several, or a number is out of range.
     """
     sampling = {name: getattr(flags, name) for name in ("probability", "cohort_size", "num_clients", "slots")}
     if flags.noise_at == "clients":

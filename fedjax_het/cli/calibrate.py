@@ -44,11 +44,11 @@ def calibrate(
 
     Args:
         model: The model and its federation.
-        draws: The paper's M, virtual features of each class, 100 to 2000.
-        learning_rate: Of plain SGD on the head, .01 to .1; 0 changes nothing.
-        batch_size: Virtual features per step.
-        epochs: Passes over the virtual features.
-        draw_seed: Of the draws and their order.
+        draws: The number of virtual features of each class, the paper's M, 100 to 2000.
+        learning_rate: The learning rate of plain SGD on the head, 0.01 to 0.1; 0 changes nothing.
+        batch_size: The number of virtual features per step.
+        epochs: The number of passes over the virtual features.
+        draw_seed: The seed of the draws and their order.
 
     Returns:
         The model with another head, and the pooled moments of its classes.

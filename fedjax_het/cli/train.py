@@ -106,9 +106,9 @@ def train_together(runs: Sequence[Run], resolved: Mapping[str, Any], processes: 
     """Train one run, or several that differ only in seeds and real numbers of the algorithm, as one program.
 
     Args:
-        runs: those to train.
+        runs: the runs to train.
         resolved: the record of resolved.json of the first run; empty if it has not begun.
-        processes: those that train together.
+        processes: the processes that train together.
 
     Raises:
         InputError: Something cannot be used, or the runs differ in more; nothing has been compiled or written.

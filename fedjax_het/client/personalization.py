@@ -205,7 +205,7 @@ def mixture(mix: Mix = "parameters") -> Personalization:
     """The mixture of the client's personal model with the server's current model, alpha v + (1 - alpha) w.
 
     Args:
-        mix: What is mixed: "parameters" or "outputs".
+        mix: The mixed quantity: "parameters" or "outputs".
     """
 
     def personalize(problem: Problem, view: ClientView, key: Key) -> Variables | OutputMixture:

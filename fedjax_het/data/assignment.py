@@ -67,7 +67,7 @@ def check_has_classes(examples: LabeledExamples) -> None:
 
 
 def check_enough_examples(num: int, num_clients: int, min_examples: int) -> None:
-    """Refuse more clients than can have `least` examples each, or one where `least` is 0."""
+    """Raise InputError if the clients cannot have `min_examples` examples each, or there is no client."""
     if num_clients < 1:
         raise InputError(f"num_clients: must be at least 1, not {num_clients}.")
     min_examples = max(min_examples, 1)

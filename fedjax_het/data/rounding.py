@@ -41,7 +41,7 @@ def split_evenly(total: int, num_parts: int) -> np.ndarray:
 
 
 def apportion(sizes: np.ndarray, num_seats: int, max_seats: np.ndarray) -> np.ndarray:
-    """Apportion `num_seats` to parties of these sizes (Webster's method): at least one each, at most `most` each.
+    """Apportion `num_seats` to parties of these sizes (Webster's method): at least one and at most `max_seats` each.
 
     Needs len(sizes) <= num_seats <= sum(max_seats).
     """

@@ -44,7 +44,7 @@ class Simulation:
         cost: The RunCost.
         layout: The layout in use.
         choice: The timings behind layout "auto", and the reason; None if the layout was given.
-        offload: Where client states and examples are stored.
+        offload: The location of client states and examples.
         executor: The compiled rounds and evaluation.
         diagnosis_seconds: The compilation time of the diagnostics in seconds.
     """

@@ -212,6 +212,6 @@ def test_diagnostics_that_exceed_the_memory_budget_are_refused():
     build = partial(Simulation, algorithm("fedavg"), model("none"), large, rounds=1, layout=chunked(1))
     rounds, looked = build().cost.peak_bytes, build(diagnostics=norms).cost.peak_bytes
     assert looked > rounds + 1000
-    with pytest.raises(InputError, match=r"memory_budget: norms would take .* MB on each device.*Look at less"):
+    with pytest.raises(InputError, match=r"memory_budget: norms would take .* MB on each.*Use fewer diagnostics"):
         build(diagnostics=norms, memory_budget=(rounds + looked) // 2)
     assert build(diagnostics=norms, memory_budget=looked).cost.peak_bytes == looked

@@ -52,7 +52,7 @@ def build_parts(
     Args:
         settings: complete settings.
         resolved: the record of resolved.json, in which an earlier start of the run wrote what "auto" was resolved to.
-        processes: those that train together.
+        processes: the processes that train together.
 
     Raises:
         InputError: A factory refuses a value, or the cohort is larger than the number of clients.
@@ -152,7 +152,7 @@ def build_sweep(runs: Sequence[Mapping[str, Any]]) -> Sweep:
 def resolve_auto(
     settings: Mapping[str, Any], federation: Federation, resolved: Mapping[str, Any] = MappingProxyType({})
 ) -> dict[str, Any]:
-    """Replace "auto" by the value that the data determine, and a privacy budget's noise by what it asks for.
+    """Replace "auto" by the value that the data determine, and resolve the noise of a privacy budget.
 
     Args:
         settings: complete settings.
@@ -170,9 +170,9 @@ def build_simulation(parts: RunParts, runs: Sequence[Mapping[str, Any]], folder:
     """Compile the simulation of one or several runs.
 
     Args:
-        parts: those of the first run.
+        parts: the parts of the first run.
         runs: the settings of each run; they differ only in seeds and real numbers of the algorithm.
-        folder: for client states on disk.
+        folder: the folder for client states on disk.
 
     Raises:
         InputError: The runs differ in more, the program depends on one of the numbers, or the parts do not
@@ -204,14 +204,14 @@ def describe_resolved(
 ) -> dict[str, Any]:
     """Make the record of resolved.json: the values that "auto" was resolved to, and the reason.
 
-    The bits of the results depend on them, and on the runs that are trained in the same program, so a resumed run uses
+    The results depend bitwise on them and on the runs that are trained in the same program, so a resumed run uses
     the same values again.
 
     Args:
-        parts: of the run.
-        simulation: its compiled simulation.
+        parts: the parts of the run.
+        simulation: the compiled simulation.
         settings: the resolved settings of the run.
-        names: those of all runs in the program, if there are several.
+        names: the names of all runs in the program, if there are several.
     """
     choice = simulation.choice
     record = {

@@ -33,9 +33,9 @@ class PrivacyBudget:
     """The settings of config.privacy.
 
     Args:
-        delta: Of the guarantee; well below one over the number of clients.
-        epsilon: After the last round; the noise multiplier follows. None: it is given, and epsilon follows.
-        accountant: "pld", "rdp", or "auto", the tighter that there is for the way in which clients are drawn.
+        delta: The delta of the guarantee; well below one over the number of clients.
+        epsilon: The epsilon after the last round, which determines the noise multiplier. None: the reverse.
+        accountant: "pld", "rdp", or "auto", the tightest one for the sampling of clients.
     """
 
     delta: OpenFraction
@@ -104,7 +104,7 @@ def describe(settings: Settings, num_clients: int) -> str:
 
 
 def make_sampling(settings: Settings, num_clients: int) -> Sampling:
-    """The way in which the clients of a run are drawn, as far as its accounting goes.
+    """The sampling of clients that the accounting of a run assumes.
 
     Clients that do not report count as if they had: an absent client adds zeros.
 

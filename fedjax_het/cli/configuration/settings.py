@@ -140,7 +140,7 @@ def complete_settings(
     Arguments that follow the run (see `algorithm.OfRun`) have its settings as their defaults.
 
     Args:
-        settings: those of the config file.
+        settings: the tables of the config file.
         overrides: dotted keys and texts of the command line, {"algorithm.mu": "0.01"}. If one gives a table another
             name, the options that the file has for the old name are dropped with a note. "uplink.1.name" appends a
             second stage to a file that has one.

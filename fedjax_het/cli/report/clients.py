@@ -71,7 +71,7 @@ def make_scores_figure(rows: Sequence[Row], score: str, title: str) -> Figure | 
     Args:
         rows: the rows of one data set.
         score: "accuracy" or "dice".
-        title: of the score.
+        title: the title of the score.
     """
     by_client, in_order = View("by client", []), View("sorted", [])
     for kind, model in KINDS.items():

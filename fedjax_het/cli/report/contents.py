@@ -67,8 +67,8 @@ def make_contents(
 
     Args:
         runs: the runs.
-        missing: directories that were given and hold no run.
-        scores_to_reach: between 0 and 1; each has a table of what it took to reach it.
+        missing: given directories without a run.
+        scores_to_reach: scores between 0 and 1; each gets a table of the cost of reaching it.
         client: the name of a client that has a section of its own.
         has_confusion: whether models are restored to draw confusion matrices.
     """

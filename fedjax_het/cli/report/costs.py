@@ -109,7 +109,7 @@ def make_table(rows: Sequence[Row]) -> Table:
 
 
 def make_target_table(rows: Sequence[Row], score: str, target: float) -> Table | None:
-    """Tabulate what each row took to reach a score.
+    """Tabulate the cost of each row to reach a score.
 
     Args:
         rows: the rows of one data set.

@@ -32,7 +32,7 @@ def make_figure(rows: Sequence[Row], score: str, title: str) -> Figure | None:
     Args:
         rows: the rows of one data set.
         score: "accuracy" or "dice".
-        title: of the score.
+        title: the title of the score.
     """
     names = figure_names(rows)
     selected = []

@@ -93,7 +93,7 @@ def make_table(
     Args:
         rows: the rows of one data set.
         stars: {(label, column, when): "*"} of significant differences.
-        note: what the stars mean.
+        note: the meaning of the stars.
         metric: a requested metric; None is accuracy or Dice.
     """
     score = metric or find_score(rows)

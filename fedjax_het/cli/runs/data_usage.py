@@ -95,7 +95,7 @@ def describe_runs(runs: Sequence[tuple[str, str, Partition | None]], groups: Seq
 
     Args:
         runs: (label, the domain left out or "", partition or None) of each run; they are named where runs differ.
-        groups: as of `describe_measurement`; "unseen" is all domains that a run's clients do not have.
+        groups: see `describe_measurement`; "unseen" is all domains that a run's clients do not have.
     """
     names_of_text: dict[str, dict[str, None]] = {}
     for label, left_out, partition in runs:

@@ -143,7 +143,7 @@ def learning_curves(lines: Sequence[Mapping[str, Any]]) -> View:
     """Two panels of one run: its scores (accuracy, or Dice of masks) and its losses against rounds.
 
     Args:
-        lines: those of metrics.jsonl.
+        lines: the lines of metrics.jsonl.
     """
     names = lines[0].keys()
     score = score_name(names)

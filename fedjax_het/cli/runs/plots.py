@@ -107,8 +107,8 @@ def draw_view(view: View, across: int = 2, size: tuple[float, float] | None = No
 
     Args:
         view: the view.
-        across: how many panels stand side by side.
-        size: of a panel in inches; None: 4.6 wide, and as high as its names need.
+        across: the number of panels per row.
+        size: the size of a panel in inches; None: 4.6 wide, with a height that fits its names.
     """
     is_wide = any(panel.is_wide for panel in view.panels)
     across = 1 if is_wide else min(across, len(view.panels))
@@ -239,7 +239,7 @@ def show_image(axis: Axes, image: np.ndarray, ends: tuple[float, float] | None =
     """Show an image.
 
     Args:
-        axis: where to draw.
+        axis: the axes.
         image: [height, width, channel]; of other than one or three channels the first is shown.
         ends: the values shown as black and white; the image's own minimum and maximum unless given.
     """

@@ -166,7 +166,7 @@ def selection_line(line: Json, *also: str) -> Json:
     """Reduce a line to what `improving_lines` reads, with None for a score that is not finite, as in the file.
 
     Args:
-        line: of metrics.jsonl.
+        line: a line of metrics.jsonl.
         *also: other figures to keep.
     """
     scores = {name: line[name] for name in (*SELECTION_FIGURES, *also) if name in line}
@@ -178,7 +178,7 @@ def find_end(lines: list[Json], stop: engine.EarlyStopping, num_seeds: int, eval
     """Find the round at which early stopping ends a run; None if it goes on.
 
     Args:
-        lines: of metrics.jsonl, or what `selection_line` keeps of them.
+        lines: lines of metrics.jsonl, or their `selection_line`.
         stop: the rule.
         num_seeds: the number of lines of an evaluation.
         evaluate_every: the interval; a last round beside it does not count, as more rounds would not evaluate it.

@@ -25,7 +25,7 @@ class RunResults:
 
     Attributes:
         directory: the run directory.
-        notes: what was left out of the files that have been read, and why.
+        notes: the lines that were skipped in the files, and why.
     """
 
     def __init__(self, directory: Path):
@@ -262,7 +262,7 @@ def client_scores(runs: Iterable[RunResults], kind: str, score: str) -> dict[str
     Where domains are left out in turn, a client's score is the mean over the runs that it takes part in.
 
     Args:
-        runs: those of one row.
+        runs: the runs of one row.
         kind: "clients" (the server's model), "personal" or "personal_test".
         score: "accuracy", "dice", or a requested metric.
     """

@@ -49,7 +49,7 @@ def rate_trial(run: RunResults, select: str, scope: str) -> float:
     Args:
         run: the trial.
         select: the name of the rule, or `ORACLE`.
-        scope: as in `read_score`; own models are validated by themselves where clients are compared.
+        scope: as in `read_score`; personal models are validated separately where clients are compared.
     """
     if select == ORACLE:
         return float(np.mean(read_score(run, scope)))

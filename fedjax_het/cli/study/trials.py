@@ -105,8 +105,8 @@ def plan_rungs(rounds: int, trials: int, factor: int) -> list[Rung]:
     """Plan the rungs: each trains a share of 1/factor of the trials before, for factor times as many rounds.
 
     Args:
-        rounds: of the last rung.
-        trials: of the first.
+        rounds: the rounds of the last rung.
+        trials: the trials of the first rung.
         factor: 0 trains all trials for all rounds; otherwise so that the last rung has at least `factor` trials.
 
     Raises:

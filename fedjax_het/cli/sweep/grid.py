@@ -151,8 +151,8 @@ def run_grid(runs: Sequence[GridRun], workdir: Path, max_together: int = MAX_TOG
     Each program is a process, so that an error that ends one, such as a lack of memory, does not end the others.
 
     Args:
-        runs: those of the grid.
-        workdir: where their directories are.
+        runs: the runs of the grid.
+        workdir: the parent of their directories.
         max_together: the number of runs in one program; if it fails, each of them is trained by itself.
 
     Yields:

@@ -30,7 +30,7 @@ class TrainingLoop:
         Args:
             simulation: the compiled simulation.
             recorders: one per run of the simulation, whose settings differ only in seeds and hyper-parameters.
-            processes: those that train together.
+            processes: the processes that train together.
         """
         self.simulation, self.recorders, self.processes = simulation, recorders, processes
         self.settings = settings = recorders[0].settings

@@ -53,14 +53,14 @@ class RunRecorder:
     ):
         """
         Args:
-            directory: where the files are written.
+            directory: the run directory.
             settings: the resolved settings of the run.
             resolved: the record of resolved.json.
             federation: the data.
             facts: the costs of the run.
             stop: the rule that ends the run early, with the full name of its metric.
             beside: (its position among, number of) the runs that are trained in one program.
-            processes: those that train together.
+            processes: the processes that train together.
         """
         self.directory, self.settings, self._federation, self._facts = directory, settings, federation, facts
         self._processes, num_seeds = processes, settings["num_seeds"]

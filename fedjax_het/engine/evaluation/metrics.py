@@ -33,7 +33,7 @@ class PredictionMetric(NamedTuple):
         title: The name in tables.
         measure: (logits [examples, classes], labels [examples]) or, for masks, (predicted classes, true classes, both
             [examples, *pixels]) of at least one example -> the value, NaN where it is not defined.
-        of: The kind of labels: "classes", "masks", or "times" (survival times).
+        kind: The kind of labels: "classes", "masks", or "times" (survival times).
         is_larger_better: Whether larger values are better.
         is_fraction: Whether values are in 0..1; otherwise they are in pixels.
     """

@@ -87,7 +87,7 @@ def resident_bytes(traced: TracedRound, offload: OffloadPolicy) -> dict[str, int
 
     Args:
         traced: The round.
-        offload: Where client states and examples are kept.
+        offload: The location of client states and examples.
 
     Returns:
         {name: bytes}.

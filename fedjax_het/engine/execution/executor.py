@@ -33,7 +33,7 @@ class Executor:
 
         Args:
             traced: The round.
-            offload: Where client states and examples are kept.
+            offload: The location of client states and examples.
             folder: The folder for client states on disk.
         """
         self.traced, self.offload, start_time = traced, offload, time.perf_counter()

@@ -76,7 +76,7 @@ def trace_round(spec: RunSpec, layout: Layout) -> TracedRound:
     provided = [*spec.algorithm.survey, *spec.algorithm.reports]
     for name in spec.algorithm.published:
         if name not in provided:
-            raise InputError(f"published['{name}'] summarizes what no client reports. {nearest(name, provided)}")
+            raise InputError(f"published['{name}'] summarizes a value no client reports. {nearest(name, provided)}")
     if not np.any(np.asarray(federation.data.train.count)):
         raise InputError(f"{federation.name}: no client has a training example. Lower the held-out fractions.")
     for algorithm in spec.sweep.algorithms:
@@ -101,7 +101,7 @@ def trace_round(spec: RunSpec, layout: Layout) -> TracedRound:
         _check_sweep(spec, layout, error)
     _check_states(spec, layout, initial)
     if (changed := _find_shape_change(initial, shapes.state)) is not None:
-        raise InputError(f"a round changes the shape of its own state: {changed}. A slot must give back what it got.")
+        raise InputError(f"a round changes the shape of its own state: {changed}. Slots must keep these shapes.")
     return TracedRound(spec, layout, round, train, shapes)
 
 
@@ -170,8 +170,7 @@ def _check_steps(algorithm: Algorithm, federation: Federation) -> None:
     max_steps = int(np.max(algorithm.local_update.num_steps(np.asarray(federation.data.train.count, np.int64))))
     if max_steps > LARGEST_COUNT:
         raise InputError(
-            f"epochs: they come to {max_steps} steps of a client in a round, and {LARGEST_COUNT} can be counted. Take "
-            "fewer."
+            f"epochs: {max_steps} steps per client and round exceed the limit of {LARGEST_COUNT}. Use fewer epochs."
         )
 
 
@@ -188,9 +187,8 @@ def _check_moments(algorithm: Algorithm, federation: Federation) -> None:
     prepare = federation.prepare
     if hides_examples(algorithm.uplink) and prepare.moments is not None and not prepare.are_moments_public:
         raise InputError(
-            "standardise: the moments of all clients' examples would be published without noise, and no guarantee "
-            "covers them. Give constants, standardise=[(mean, deviation), ...] of each channel, known from elsewhere, "
-            "or set standardise=False."
+            "standardise: the moments of all clients' examples would be published without noise, which no guarantee "
+            "covers. Set known constants, standardise=[(mean, deviation), ...] per channel, or standardise=False."
         )
 
 
@@ -239,7 +237,7 @@ def _check_outputs(problem: Problem, federation: Federation) -> None:
         }.get(labels.ndim, ("masks, a class for each pixel", "a model for segmentation, such as unet"))
         raise InputError(
             f"config.model: {federation.name} has {kind_of_labels}, and the model's outputs are {outputs.shape[1:]} "
-            f"per example. Take {kind}."
+            f"per example. Use {kind}."
         )
 
 

@@ -43,15 +43,15 @@ class Sweep:
         self.factory, self.values = factory, {name: np.asarray(numbers).tolist() for name, numbers in values.items()}
         lengths = {name: len(numbers) for name, numbers in self.values.items()}
         if len(set(lengths.values())) > 1 or 0 in lengths.values():
-            raise InputError(f"values: each hyper-parameter needs as many as the others, at least one, not {lengths}.")
+            raise InputError(f"values: hyperparameters need the same number of values, at least one, got {lengths}.")
         for name, numbers in self.values.items():
             if wrong := [value for value in numbers if isinstance(value, bool) or not isinstance(value, int | float)]:
-                raise InputError(f"{name}: a sweep is over numbers, not {wrong[0]!r}. Run a simulation for each value.")
+                raise InputError(f"{name}: sweeps need numbers, got {wrong[0]!r}. Run a simulation for each value.")
         combinations = [dict(zip(self.values, row, strict=True)) for row in zip(*self.values.values(), strict=True)]
         self.algorithms = tuple(factory(**combination) for combination in combinations or [{}])
         if others := [algorithm for algorithm in self.algorithms if not isinstance(algorithm, Algorithm)]:
             raise InputError(
-                f"algorithm: must be an Algorithm, or a Sweep(factory, values) whose factory builds one, not "
+                f"algorithm: expected an Algorithm, or a Sweep(factory, values) whose factory builds one, got "
                 f"{shorten(others[0])}."
             )
 

@@ -33,7 +33,7 @@ def build_executor(
     Args:
         spec: The run.
         layout: The layout; "auto" selects the fastest that fits, on accelerators with the fastest convolution.
-        requested_offload: Where client states and examples are kept; "auto" leaves the device only if memory is short.
+        requested_offload: The location of client states and examples; "auto" leaves the device only if memory is short.
         budget: Bytes per device; None: the memory of the device.
         folder: The folder for client states on disk.
 

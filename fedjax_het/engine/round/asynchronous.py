@@ -80,7 +80,7 @@ class Asynchronous(NamedTuple):
         Args:
             algorithm: The algorithm.
             participation: The rule that samples the clients that start together.
-            timing: How long clients take.
+            timing: The speed of the clients.
             num_clients: The number of clients.
             num_training: The number of clients that have training examples.
         """

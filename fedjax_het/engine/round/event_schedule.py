@@ -57,7 +57,7 @@ def make_schedule(
         rounds: The number of server steps.
 
     Raises:
-        InputError: From some time on, no client reports.
+        InputError: No client reports after some time.
     """
     draw, size = _drawer(participation, key, num_clients), participation.size(num_clients)
     can_start = np.isfinite(durations)  # False while training or with an update in the buffer

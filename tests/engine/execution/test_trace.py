@@ -60,7 +60,7 @@ def test_an_aggregator_that_reads_a_missing_report_is_refused():
 
 def test_a_summary_of_a_missing_report_is_refused():
     summary = Summary(lambda *_: jnp.zeros(()), lambda old, new, view: old)
-    with pytest.raises(InputError, match=r"published\['prototypes'\] summarizes what no client reports"):
+    with pytest.raises(InputError, match=r"published\['prototypes'\] summarizes a value no client reports"):
         build({"published": {"prototypes": summary}})
 
 

@@ -156,10 +156,10 @@ def test_sweeping_an_option_that_changes_the_program_is_refused(chosen, message)
     ("values", "message"),
     [
         ({"mu": (0.1, -1.0)}, "^mu: must be a finite number of at least 0, not -1.0"),
-        ({"mu": ("a", "b")}, "^mu: a sweep is over numbers, not 'a'"),
-        ({"mu": (True, False)}, "^mu: a sweep is over numbers, not True"),
-        ({"mu": (0.1, 0.2), "learning_rate": (0.1,)}, "^values: each hyper-parameter needs as many as the others"),
-        ({"mu": ()}, "^values: each hyper-parameter needs .* at least one, not {'mu': 0}"),
+        ({"mu": ("a", "b")}, "^mu: sweeps need numbers, got 'a'"),
+        ({"mu": (True, False)}, "^mu: sweeps need numbers, got True"),
+        ({"mu": (0.1, 0.2), "learning_rate": (0.1,)}, "^values: hyperparameters need the same number of values"),
+        ({"mu": ()}, "^values: hyperparameters need .* at least one, got {'mu': 0}"),
     ],
 )
 def test_values_are_checked_before_anything_is_traced(values, message):
@@ -168,7 +168,7 @@ def test_values_are_checked_before_anything_is_traced(values, message):
 
 
 def test_the_error_for_a_list_of_algorithms_says_how_to_write_a_sweep():
-    with pytest.raises(InputError, match=r"^algorithm: must be an Algorithm, or a Sweep\(factory, .* not \[Al"):
+    with pytest.raises(InputError, match=r"^algorithm: expected an Algorithm, or a Sweep\(factory, .* got \[Al"):
         build([algorithm("fedavg"), algorithm("fedavg")])
 
 
