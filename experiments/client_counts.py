@@ -20,9 +20,9 @@ COMMON: Settings = {
     "data.partition.name": "resampled_dirichlet",
     "data.partition.alpha": "0.3",
     "data.partition.examples_per_client": str(EXAMPLES_PER_CLIENT),
-    "checkpoint_every": "0",  # of the end alone: client states are large, and runs are short
-    "layout": "chunked(1)",  # on one core up to sixteen times as fast as 300 clients side by side
-    "memory_budget": "4GB",  # what does not fit is streamed
+    "checkpoint_every": "0",  # only at the end: client states are large, and runs are short
+    "layout": "chunked(1)",  # on one core up to sixteen times as fast as 300 clients at a time
+    "memory_budget": "4GB",  # data that do not fit are streamed
 }
 
 
@@ -30,7 +30,7 @@ class DataSet(NamedTuple):
     """The settings of one data set.
 
     Attributes:
-        targets: test accuracies in per cent, to which rounds are counted.
+        targets: target test accuracies in per cent; the rounds to each are counted.
         settings: the settings of all runs, which replace those of `ALGORITHMS`.
     """
 
@@ -42,9 +42,9 @@ DATA_SETS: Mapping[str, DataSet] = {
     "fashion_mnist": DataSet((70, 80)),
     "cifar10": DataSet((25, 30), {"algorithm.learning_rate": "0.01"}),
 }
-"""{the stem of the data's file name: what differs}."""
+"""{the stem of the data's file name: its settings}."""
 SCALES = {"cohorts": "accuracy", "populations": "accuracy", "costs": "costs"}
-"""{part: what its runs measure}."""
+"""{part: the quantities that its runs measure}."""
 
 
 class Plan(NamedTuple):
@@ -52,9 +52,9 @@ class Plan(NamedTuple):
 
     Attributes:
         cohorts: {clients per round: evaluate_every}, among `population` clients.
-        populations: numbers of clients, of which `cohort` take part in a round.
+        populations: numbers of clients; `cohort` of them take part in a round.
         rounds: one of the two lengths at which accuracy is read; evaluated by all.
-        visits: the other one, in clients that have taken part: all have processed equally many examples.
+        visits: the other length, in client participations, so that all runs process the same number of examples.
         cost_intervals: number of timed intervals of a run with one seed that measures costs alone.
         cost_visits: minimum number of visits in an interval.
         cost_rounds: minimum number of rounds in an interval.

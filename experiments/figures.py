@@ -94,7 +94,7 @@ def plot_diagnostics(values: Mapping[str, LineValue], name: str) -> Draw:
     """Draw one panel per column and a curve per row and value: values of diagnostics.jsonl against rounds.
 
     Args:
-        values: {what is added to the name of a row: the value}.
+        values: {suffix of the name of a row: the value}.
         name: the name of the values.
     """
     return _plot_lines(lambda run: run.snapshots, values, name)

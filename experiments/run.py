@@ -1,4 +1,4 @@
-"""The runner of experiments: trains the runs that are missing, and passes on the results after each of them."""
+"""The runner of experiments: trains missing runs, and reports the results after each of them."""
 
 import hashlib
 import itertools
@@ -29,7 +29,7 @@ class Runner:
         scale: the name of the scale.
         common: the user's settings for all runs, which take precedence.
         paths: {name: path} of the data.
-        workdir: the folder of all runs. Those with the same config and common settings have a folder in it, so that
+        workdir: the folder of all runs. Runs with the same config and common settings share a folder in it, so that
             experiments share the runs that they have in common.
 
     Attributes:
@@ -43,7 +43,7 @@ class Runner:
     def __init__(self, experiment: Experiment, scale: str, common: Settings, paths: Mapping[str, str], workdir: Path):
         if key := next((key for settings in experiment.choices.values() for key in settings if key in common), None):
             chosen_from = ", ".join(experiment.choices)
-            raise InputError(f"--config.{key}: it is chosen for each row, from {chosen_from}. Leave it out.")
+            raise InputError(f"--config.{key}: it is chosen for each row, from {chosen_from}. Omit it.")
         self.experiment, self.scale = experiment, experiment.scales[scale]
         self.trials = {choice: experiment.make_runs(scale, common, paths, choice) for choice in experiment.choices}
         self.failed: dict[str, str] = {}

@@ -3,7 +3,7 @@
     python -m experiments.scaling_laws --data fashion_mnist.npz cifar10.npz
 
 trains the runs that are missing, and writes for each data set a CSV of the points, one of the laws, and a picture. The
-same command resumes. Exit status: 0 = all runs are done; 1 = some failed; 2 = an error of input.
+same command resumes. Exit status: 0 = all runs are done; 1 = some failed; 2 = an input error.
 """
 
 import itertools
@@ -52,7 +52,7 @@ class Dependence(NamedTuple):
         label: the label with its unit.
         read: row -> its values, one or several; none where it was not measured.
         laws: {"cohort" or "population": (the law, the function of it in which the law is linear)}.
-        axes: over which it is drawn.
+        axes: the axes over which it is drawn.
         y_scale: "log" or "linear".
     """
 
@@ -76,7 +76,7 @@ class Dependence(NamedTuple):
 
 
 def list_dependences(plan: Plan, targets: Sequence[float]) -> list[Dependence]:
-    """List what is drawn and fitted. K: clients per round, N: clients."""
+    """List the quantities that are drawn and fitted. K: clients per round, N: clients."""
 
     def count_rounds(number: int) -> Dependence:
         law = {"cohort": ("a + b / K", lambda cohort: 1 / cohort)}
@@ -173,13 +173,13 @@ def main(argv: Sequence[str], plan: Plan = Plan()) -> int:
     names = " and ".join(f"{name}.npz" for name in DATA_SETS)
     parser.add_argument("--data", type=Path, nargs="+", required=True, help=f"files of data, named {names}")
     parser.add_argument("--parts", default="all", help=f"{', '.join(SCALES)}, comma-separated, or all: what is trained")
-    parser.add_argument("--workdir", type=Path, default=Path("runs/scaling_laws"), help="of the runs")
-    parser.add_argument("--out", type=Path, default=Path("docs/images"), help="of the CSV files and pictures")
+    parser.add_argument("--workdir", type=Path, default=Path("runs/scaling_laws"), help="the folder of the runs")
+    parser.add_argument("--out", type=Path, default=Path("docs/images"), help="the folder of CSV files and pictures")
     flags = parser.parse_args(own)
     parts = select_names("--parts", flags.parts, SCALES)
     for path in flags.data:
         if path.stem not in DATA_SETS or not path.exists():
-            raise InputError(f"--data: '{path}' does not exist or has another name. Give files named {names}.")
+            raise InputError(f"--data: '{path}' does not exist or has another name. Pass files named {names}.")
     json_files.check_writable(flags.out, "--out")
     runners: dict[str, dict[str, Runner]] = {}
     for path in flags.data:

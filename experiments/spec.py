@@ -31,7 +31,7 @@ class Scale(NamedTuple):
         columns: {name: settings} of each column; columns of the paper have its names.
         reduction: a description of the reductions from the paper's scale; empty at the paper's scale.
         data: {name: description} of the files that --data gives; settings refer to them as {name}.
-        pretrained: the weights that training starts from, in words, for which --config.model.pretrained is required;
+        pretrained: the initial weights, in words, for which --config.model.pretrained is required;
             empty where it starts from random ones.
         is_compared: whether printed values are shown with the results.
     """
@@ -53,7 +53,7 @@ def make_smoke_scale(
     Args:
         columns: its columns.
         settings: the settings of all runs besides three rounds with all clients.
-        network: the network, in words.
+        network: a description of the network.
     """
     common = {"rounds": "3", "cohort_size": "0", "layout": "vmapped", **settings}
     reduction = f"scikit-learn's digits, {network}, three rounds, one seed: a test that it runs, nothing more"
@@ -129,18 +129,18 @@ class Experiment(NamedTuple):
         measures: {name: how it is read from a run}.
         scales: {name: scale}; "paper" is the paper's own.
         printed: {measure: the paper's values}, in the order of its columns.
-        deviations: the printed standard deviations, likewise.
+        deviations: the printed standard deviations, in the same order.
         tuned: {(row, column): settings} of one row in one column alone.
         left_out: places without a run.
         choices: {name: settings}; a run is trained with each, and the one with the highest mean score over clients on
             their validation examples is reported, for each row and column.
         refit: settings with which the chosen run is retrained, from seeds that no choice has used; None: the chosen
             run itself is reported.
-        reference: the row from which no other should be far, where there is one.
+        reference: the row that others should be close to, if there is one.
         average: the name of the mean over columns, where there is one.
-        setting: data, network and budget in words, where claims are judged.
+        setting: a description of data, network and budget, where claims are judged.
         claims: statements about rows, judged by measures that are a `Quantity`.
-        caveats: contradictions of the public record, and what it does not state ("Not in the paper: ...").
+        caveats: contradictions in the public record, and settings that it does not state ("Not in the paper: ...").
         draw: (entries, runs) -> the picture; see `figures`.
     """
 
@@ -222,7 +222,7 @@ def fill_paths(text: str, paths: Mapping[str, str]) -> str:
 
 
 class Entry(NamedTuple):
-    """A value of the paper beside ours.
+    """A value of the paper and ours.
 
     Attributes:
         printed: the paper's value, or None.

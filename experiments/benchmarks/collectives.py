@@ -31,7 +31,7 @@ def list_collectives(text: str) -> list[Collective]:
     found = []
     for types, kind, start, operands in _COLLECTIVE.findall(text):
         sizes = [_count_bytes(*array) for array in _ARRAY.findall(types)]
-        holds_operands = start and kind != "all-reduce"  # the type of the start of any other has the operands first
+        holds_operands = start and kind != "all-reduce"  # the start of other collectives lists the operands first
         found.append(Collective(kind, sum(sizes[operands.count("%") if holds_operands else 0 :])))
     return found
 
@@ -39,7 +39,7 @@ def list_collectives(text: str) -> list[Collective]:
 def check_collectives(collectives: Sequence[Collective], state: State, cohort_size: int) -> None:
     """Check that no collective is as large as the largest tensor of all clients' states.
 
-    A state whose largest tensor, of all clients, is smaller than the models of a cohort is not checked.
+    States whose largest tensor is smaller than the models of a cohort are not checked.
 
     Args:
         collectives: The program's collectives.
@@ -47,7 +47,7 @@ def check_collectives(collectives: Sequence[Collective], state: State, cohort_si
         cohort_size: The number of clients per round.
 
     Raises:
-        GatheredStatesError: A collective is as large.
+        GatheredStatesError: A collective is at least as large.
     """
     largest = max(x.size * x.dtype.itemsize for x in jax.tree.leaves(state.clients))
     if largest <= cohort_size * tree.num_bytes(state.server.shared):

@@ -7,7 +7,7 @@ v5e:1x1 or v5e:2x2, with the compiler of the extra `tpu`, or for H100 GPUs, such
 extra `cuda13`. --topology=cuda lowers the programs for GPUs, and needs no extra. The process itself computes on the
 CPU.
 A program fails if the compiler rejects it, if it calls a function that only hosts and CPUs have, or if a collective
-sends the states of all clients. The table has a row per program, with XLA's own figures: for TPUs, GFLOP and GB of
+sends the states of all clients. The table has a row per program, with XLA's figures: for TPUs, GFLOP and GB of
 memory traffic (XLA counts the body of a loop once); MB of arguments and temporary arrays on each device, MB of the
 results of collectives by kind, operations in float64, and custom calls. Rows are appended to --json; programs
 listed there are skipped. JAX_EXEC_TIME_OPTIMIZATION_EFFORT=-1 makes the compiler of TPUs faster, its programs slower.
@@ -110,7 +110,7 @@ def _draw_texts(problem: Problem) -> fh.data.Federation:
 
 
 def compile_case(algorithm: str, model: str, layout: str, target: Target) -> list[Record]:
-    """Compile the programs of a run, and return a row for each: its figures, or why there are none."""
+    """Compile the programs of a run, and return a row for each: its figures, or the reason for their absence."""
     case = {"algorithm": algorithm, "model": model, "layout": layout}
     rows = []
     with tracing_for(target.traced_platform):

@@ -23,18 +23,18 @@ class FigureFile:
                 held = json.loads(read_regular(path))
                 self.about, self.records = held["about"], held["records"]
             except (OSError, ValueError, KeyError, TypeError) as error:
-                raise InputError(f"--json: '{path}' was not written by this command. Give another file.") from error
+                raise InputError(f"--json: '{path}' was not written by this command. Use another file.") from error
 
     def add(self, part: str, record: Record) -> None:
         self.records.append({"part": part} | record)
         self._write()
 
     def describe(self, about: Record) -> None:
-        """Raises InputError where the records are of another device."""
+        """Raises InputError if the records are of another device."""
         if self.about and self.about["device"] != about["device"]:
             raise InputError(
-                f"--json: '{self._path}' was measured on '{self.about['device']}', and this is "
-                f"'{about['device']}'. Give another file."
+                f"--json: '{self._path}' was measured on '{self.about['device']}', this is "
+                f"'{about['device']}'. Use another file."
             )
         self.about = about
         self._write()

@@ -1,10 +1,10 @@
 """Timings on a GPU: python -m experiments.benchmarks.gpu --json=gpu.json
 
 Times rounds of FedAvg with several layouts and implementations of convolutions, in TF32, float32 and bfloat16 (rounds);
-the same rounds beside PyTorch on the same GPU, which needs the extra `bench` (peers); and aggregators that edit updates
+the same rounds in PyTorch on the same GPU, which needs the extra `bench` (peers); and aggregators that edit updates
 (aggregators). Timings are appended to the --json file; those listed there are skipped, so that the same command
 continues an interrupted run. Delete the record of a failed timing to repeat it. On a CPU, rounds are timed in float32
-only; --tiny makes that a short trial of the command.
+only; with --tiny that is a short trial of the command.
 Exit status: 0 = everything was timed, 1 = some timings failed, 2 = an input error.
 """
 
@@ -51,7 +51,7 @@ class Task(NamedTuple):
 
 
 def list_tasks(*, is_tiny: bool) -> Iterator[Task]:
-    """List what is timed; `is_tiny` takes the smallest sizes, for a trial of the command."""
+    """List the timed tasks; `is_tiny` uses the smallest sizes, for a trial of the command."""
     precisions = ("tf32", "float32", "bfloat16") if jax.default_backend() == "gpu" else ("float32",)
     works = [work.resized(2, 20) for work in (W2, W3)] if is_tiny else [work.resized(100) for work in LAYERED.values()]
     for work in works if is_tiny else [*works, W4_SMALL.resized(10, 500)]:
@@ -146,7 +146,7 @@ def main(argv: Sequence[str]) -> int:
         print(f"{task.part}: {', '.join(missing)}", flush=True)
         try:
             records = list(task.run())
-        except Exception as error:  # mostly for want of memory; a failure is a result
+        except Exception as error:  # mostly out of memory; a failure is a result
             records = [{"name": name, "error": first_line(error)} for name in missing]
         for record in records:
             if record["name"] in missing:

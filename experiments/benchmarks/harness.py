@@ -14,7 +14,7 @@ from .peers import CONTENDERS, MATMUL, OURS
 from .peers.process import ContenderError, ContenderProcess
 from .workloads import Workload
 
-_NUM_COMPARED = 200  # examples on which the loss of the weights is compared
+_NUM_COMPARED = 200  # examples for the comparison of losses
 
 
 class Discrepancy(NamedTuple):
@@ -51,7 +51,7 @@ class Measurement:
     versions: dict[str, str] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)  # at the end: peak device memory, seconds to compile
     gap: Discrepancy | None = None
-    skipped: str = ""  # why it does not take part; empty if it does
+    skipped: str = ""  # the reason why it does not take part; empty if it does
     crashed: str = ""  # the end of its output, if it crashed
 
     @property

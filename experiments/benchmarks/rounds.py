@@ -1,8 +1,8 @@
-"""Benchmark of a round of FedAvg beside other simulators: python -m experiments.benchmarks.rounds --work=w1 --peers=all
+"""Benchmark of a round of FedAvg in several simulators: python -m experiments.benchmarks.rounds --work=w1 --peers=all
 
 Every contender starts from the same weights, takes the same batches and number of gradient steps, runs in a process of
 its own, and has the machine to itself while it computes.
-Exit status: 0 = done, 1 = fedjax_het crashed, 2 = a mistake in the arguments, found before anything ran.
+Exit status: 0 = done, 1 = fedjax_het crashed, 2 = an input error, found before anything ran.
 """
 
 import os
@@ -35,7 +35,7 @@ class Command(NamedTuple):
 
 
 def parse_command(argv: Sequence[str]) -> Command:
-    """Parse the command line. Raises InputError for arguments that cannot work."""
+    """Parse the command line. Raises InputError for invalid arguments."""
     parser = argparse_flags.ArgumentParser(
         prog="python -m experiments.benchmarks.rounds",
         description="Time a round of FedAvg in fedjax_het and in other simulators, on this machine's CPU.",
@@ -47,7 +47,7 @@ def parse_command(argv: Sequence[str]) -> Command:
     parser.add_argument("--rounds", type=int, default=report.DEFAULT_RULES.rounds, help="timed rounds")
     parser.add_argument("--warmup", type=int, default=report.DEFAULT_RULES.warmup, help="rounds before the timed ones")
     parser.add_argument("--json", type=Path, help="write the records to this file")
-    parser.add_argument("--layout", default="", help="of fedjax_het; the default is sharded(<cores>, 1)")
+    parser.add_argument("--layout", default="", help="the layout of fedjax_het (default sharded(<cores>, 1))")
     parser.add_argument(
         "--python", action="append", default=[], metavar="PEER=PATH", help="run a peer with another interpreter"
     )

@@ -6,7 +6,7 @@ Studies: population (all clients, for a fixed cohort, with states on disk and st
 states in host memory and examples on the device), cohort (for a fixed population), parameters, and aggregators (the
 number of updates that are edited at once). Writes scaling.csv and one plot per study, with the ideal as a line: no
 growth in the first two, proportional growth in the others.
-Exit status: 0 = done, 1 = a point failed (it is named; the others are written), 2 = a mistake in the arguments.
+Exit status: 0 = done, 1 = a point failed (it is named; the others are written), 2 = an input error.
 """
 
 import json
@@ -39,7 +39,7 @@ class Study(NamedTuple):
         fields: list[dict[str, Any]] = [
             {**self.fixed, self.varied: value, "algorithm": name} for name in self.algorithms for value in values
         ]
-        # The cohort is the whole population unless the study says otherwise.
+        # The population is the cohort by default.
         return [Point(**{"population": point["cohort"]} | point) for point in fields]
 
 

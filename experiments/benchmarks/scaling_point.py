@@ -2,7 +2,7 @@
 
     python -m experiments.benchmarks.scaling_point '{"algorithm": ...}'
 
-The process's peak memory is then that of the point. Prints one JSON object.
+The peak memory of the process is that of the point. Prints one JSON object.
 """
 
 import json

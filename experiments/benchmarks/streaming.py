@@ -3,7 +3,7 @@
 Times rounds of SCAFFOLD on LeNet with everything on the device, and streamed, with images and client states in files.
 The two take turns, so that the load of the machine affects both, and the page cache of the images is dropped before
 every turn. Prints whether both end with the same model.
-Exit status: 0 = done, 2 = a mistake in the arguments.
+Exit status: 0 = done, 2 = an input error.
 """
 
 import mmap

@@ -15,7 +15,7 @@ from fedjax_het.errors import InputError
 
 LAYOUTS = ("vmapped", "chunked", "sharded")
 LOWERED = "cuda"  # the topology for which programs are lowered and not compiled
-# (packages, of which any suffices; the extra that installs the first)
+# (packages, any of which suffices; the extra that installs the first)
 _COMPILERS = {"tpu": (["libtpu"], "tpu"), "cuda": (["jax_cuda13_plugin", "jax_cuda12_plugin"], "cuda13")}
 _ADVICE = f"Write a TPU slice such as v5e:2x2, a number of H100 GPUs such as h100:4, or {LOWERED}."
 

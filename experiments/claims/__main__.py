@@ -3,8 +3,8 @@
     python -m experiments.claims --topic=fedmgc_fashion_mnist --data=fashion_mnist=fashion_mnist.npz
 
 trains the runs that are missing, method by method, and after each of them writes the values as CSV and the tables of
-docs/claims.md. The learning rate is chosen by validation examples. The same command resumes; `--topic=none` writes the
-page from the CSV files alone. Exit status: 0 = all is done, 1 = some runs failed, 2 = an error of input.
+docs/claims.md. The learning rate is selected on validation examples. The same command resumes; `--topic=none` writes
+the page from the CSV files alone. Exit status: 0 = all is done, 1 = some runs failed, 2 = an input error.
 """
 
 import sys
@@ -42,12 +42,12 @@ def main(argv: Sequence[str]) -> int:
     )
     known = {name: experiment for experiments in TOPICS.values() for name, experiment in experiments.items()}
     parser.add_argument("--topic", default="all", help=f"{', '.join([*TOPICS, *known])}, comma-separated, all, or none")
-    parser.add_argument("--data", action="append", default=[], metavar="NAME=PATH", help="of each file that is read")
-    parser.add_argument("--methods", default="all", metavar="A,B", help="train no others (default %(default)s)")
-    parser.add_argument("--seeds", type=int, default=5, help="of the runs that are compared (default %(default)s)")
-    parser.add_argument("--workdir", type=Path, default=Path("runs/claims"), help="of the runs")
+    parser.add_argument("--data", action="append", default=[], metavar="NAME=PATH", help="the path of each data file")
+    parser.add_argument("--methods", default="all", metavar="A,B", help="the methods to train (default %(default)s)")
+    parser.add_argument("--seeds", type=int, default=5, help="seeds of the compared runs (default %(default)s)")
+    parser.add_argument("--workdir", type=Path, default=Path("runs/claims"), help="the folder of the runs")
     parser.add_argument(
-        "--page", type=Path, default=Path("docs/claims.md"), help="the page; values beside it, in claims/"
+        "--page", type=Path, default=Path("docs/claims.md"), help="the page; its values are in claims/ next to it"
     )
     flags = parser.parse_args(own)
     if flags.seeds < 2:

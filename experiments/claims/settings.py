@@ -46,13 +46,13 @@ def make_experiment(
         config: the name of the embedded config, "pacs" or "pacs:fedrd".
         common: the settings of all runs.
         methods: {name: settings}.
-        measures: {name: quantity} that is compared.
-        claims: about the methods.
-        setting: data, network and budget, in words.
-        differs: differences from the paper's setting, in words.
+        measures: {name: compared quantity}.
+        claims: the claims about the methods.
+        setting: a description of data, network and budget.
+        differs: a description of the differences from the paper's setting.
         columns: {name: settings}; a method's values are means over the columns.
-        rates: learning rates to choose from; none: that of `common`.
-        diagnostics: measured in the runs that are compared, before the first and before the last round.
+        rates: the learning rates to choose from; if empty, that of `common`.
+        diagnostics: the diagnostics of the compared runs, before the first and before the last round.
     """
     return Experiment(
         title,

@@ -24,7 +24,7 @@ PAPERS = {
 
 @with_exit_status("stopped; the same command resumes")
 def main(argv: Sequence[str]) -> int:
-    """Run the command of a paper: 0 = all is done, 1 = some runs failed, 2 = an error of input."""
+    """Run the command of a paper: 0 = all is done, 1 = some runs failed, 2 = an input error."""
     if not argv or argv[0] not in PAPERS:
         lines = [f"  {name:14}{title}" for name, title in PAPERS.items()]
         print("\n".join(["usage: python -m experiments.papers NAME --help", "", *lines]))
@@ -41,8 +41,8 @@ def main(argv: Sequence[str]) -> int:
     )
     parser.add_argument("--what", required=True, choices=experiments, help="the table or figure")
     parser.add_argument("--scale", default="cpu", choices=("smoke", "cpu", "paper"), help="the size of the experiment")
-    parser.add_argument("--data", action="append", default=[], metavar="PATH", help="NAME=PATH where several are read")
-    parser.add_argument("--workdir", type=Path, default=Path("runs") / "papers" / paper, help="of runs and results")
+    parser.add_argument("--data", action="append", default=[], metavar="PATH", help="PATH, or NAME=PATH for each file")
+    parser.add_argument("--workdir", type=Path, default=Path("runs") / "papers" / paper, help="folder of the results")
     flags = parser.parse_args(own)
     is_done, text = reproduce(experiments[flags.what], flags.scale, flags.data, common, flags.workdir, flags.what)
     print(text)
@@ -73,9 +73,9 @@ def reproduce(
     paths = parse_paths(experiment.scales[scale].data, data)
     if (weights := experiment.scales[scale].pretrained) and PRETRAINED not in common:
         raise InputError(
-            f"--scale={scale}: training starts from {weights}. Give --config.{PRETRAINED}=FILE.safetensors "
+            f"--scale={scale}: training starts from {weights}. Set --config.{PRETRAINED}=FILE.safetensors "
             f"(or .npz, PyTorch's state dict), or --config.{PRETRAINED}=none for random weights, which the "
-            "result then says."
+            "result then states."
         )
     runner = Runner(experiment, scale, common, paths, workdir)
     workdir.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""A comparison of all algorithms on real data with skewed classes, each at the learning rate that suits it.
+"""A comparison of all algorithms on real data with skewed classes, each with its best learning rate.
 
 python -m experiments.papers baselines --what=fashion_mnist --scale=cpu --data=fashion_mnist.npz
 """
@@ -15,12 +15,12 @@ from .fedrd import SMOKE
 UNSUITED = {
     "fedbn": "it keeps batch norms at the clients, and the networks have none",
 }
-"""{algorithm: why it does not take the networks}."""
+"""{algorithm: the reason why it does not support the networks}."""
 LEFT_OUT = UNSUITED | {
     algorithm.__name__: "it tunes a pretrained network, and these begin with random weights"
     for algorithm in FAMILIES["Low-rank adapters"]
 }
-"""{algorithm: why it is not compared}."""
+"""{algorithm: the reason why it is not compared}."""
 BUDGET: Mapping[str, Settings] = {"fedrep": {"algorithm.head_epochs": "1"}}
 """{algorithm: settings without which it would train for longer than the others}."""
 RATES = {rate: {"algorithm.learning_rate": rate} for rate in ("0.03", "0.1", "0.3")}
@@ -62,8 +62,8 @@ def make_experiment(dataset: str, title: str, network: str) -> Experiment:
 
     Args:
         dataset: the name of the data set and of its file in configs/.
-        title: its name in words.
-        network: the network, and what is smaller about the images, in words.
+        title: the title of the data set.
+        network: a description of the network and of reductions of the images.
     """
     common: Settings = {**_CPU, **_DATASET_SETTINGS[dataset], "data.path": f"{{{dataset}}}"}
     reduction = _REDUCTION.format(network=network, rounds=common["rounds"])

@@ -27,7 +27,7 @@ PARTS = {
     "both": {"algorithm.name": "fedld"},
 }
 EVALUATION = {"personal_on_test": "True"}
-SMALL = {**EVALUATION, "model.norm": "batch"}  # without norms FedBN has nothing to keep
+SMALL = {**EVALUATION, "model.norm": "batch"}  # FedBN needs norms
 NO_HELD_OUT = {"valid_fraction": "0.0", "client_test_fraction": "0.0"}  # accuracy is measured on the common test list
 PAPER = EVALUATION | flatten(
     {

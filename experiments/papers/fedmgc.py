@@ -102,7 +102,7 @@ def make_experiment(
         alpha: the alpha of the Dirichlet partition.
         measures: its measures.
         columns: the settings that vary on CIFAR-10.
-        has_all_datasets: whether the data sets are varied instead.
+        has_all_datasets: whether the data sets vary instead.
         settings: the settings of all runs.
         caveats: the caveats besides those of all figures.
     """

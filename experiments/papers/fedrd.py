@@ -90,7 +90,7 @@ def _make_experiment(
     average: str = AVERAGE,
     draw: Draw | None = None,
 ) -> Experiment:
-    """Make an experiment with the smallest scale and these, and with the caveats that all of them share."""
+    """Make an experiment with these scales, the smallest scale, and the shared caveats."""
     return Experiment(
         title=title,
         rows=rows,
@@ -105,7 +105,7 @@ def _make_experiment(
 
 
 def _with_resnet50(experiment: Experiment) -> Experiment:
-    """Return the experiment at the paper's scale with the other network that the paper names."""
+    """Return the experiment at the paper's scale with ResNet-50, the other network in the paper."""
     paper = experiment.scales["paper"]
     common = {**paper.common, "model.name": "resnet50"}
     larger = paper._replace(common=common, pretrained=IMAGENET.replace("18", "50"))

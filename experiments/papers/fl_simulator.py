@@ -1,5 +1,5 @@
-"""FL-Simulator's table of CIFAR-10 (Sun et al., woodenchild95/FL-Simulator), in which most public comparisons of
-FedSpeed, FedSMOO and their baselines have their origin.
+"""FL-Simulator's table of CIFAR-10 (Sun et al., woodenchild95/FL-Simulator), the origin of most public comparisons of
+FedSpeed, FedSMOO and their baselines.
 
 python -m experiments.papers fl_simulator --what=100_clients --scale=cpu --data=cifar10.npz
 """
@@ -43,7 +43,7 @@ _REDUCTION = (
 
 
 def make_experiment(num_clients: str, batch_size: str, printed: str) -> Experiment:
-    """Make the table of one number of clients, ten of which are asked in a round.
+    """Make the table of one number of clients, with ten clients per round.
 
     Args:
         num_clients: the number of clients of the federation.

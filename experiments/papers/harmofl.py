@@ -31,7 +31,7 @@ _X_RAYS = flatten(
         "data": {"name": "arrays", "path": "{cxr}", "size": "48", "valid_fraction": "0.16", "test_fraction": "0.0"},
         "data.client_test_fraction": "0.2",
         "data.standardise": "False",  # amplitude normalisation is of pixels in 0..1
-        # The momentum is that of all methods, as in the paper; HarmoFL alone has it by itself.
+        # All methods have this momentum, as in the paper; it is HarmoFL's default only.
         "algorithm": {"learning_rate": "0.005", "momentum": "0.9", "weight_decay": "1e-4"},
         "rounds": "32",
         "num_seeds": "3",

@@ -66,7 +66,7 @@ SITES_DATA = {"nuclei": "the folder with a folder for each site"}
 PROSTATE_DATA = {"prostate": "the folder with a folder for each site"}
 STROKES = flatten(
     {
-        "layout": "chunked(1)",  # the quickest to compile
+        "layout": "chunked(1)",  # compiles fastest
         "data": {
             "masks": "True",
             "domains": "True",

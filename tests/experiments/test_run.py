@@ -135,7 +135,7 @@ def test_missing_initial_weights_are_named_before_training(tmp_path, capsys):
     save_file({"conv1.weight": np.zeros((64, 3, 7, 7), np.float32)}, tmp_path / "other.safetensors")
     arguments = ["--what=table2", "--scale=paper", f"--data={tmp_path}", f"--workdir={tmp_path / 'runs'}"]
     for given, words in (
-        ([], "starts from ImageNet weights of ResNet-18. Give --config.model.pretrained=FILE.safetensors"),
+        ([], "starts from ImageNet weights of ResNet-18. Set --config.model.pretrained=FILE.safetensors"),
         (["nowhere.safetensors"], "there is no file 'nowhere.safetensors'"),
         ([str(tmp_path / "other.safetensors")], "layer1.0.conv1.weight"),
     ):
@@ -246,7 +246,7 @@ def test_one_choice_is_made_on_validation_examples_alone(tmp_path, monkeypatch):
 
 
 def test_a_setting_that_is_chosen_for_each_row_cannot_be_given(tmp_path):
-    with pytest.raises(InputError, match=r"learning_rate: it is chosen for each row, from 0.1, 0.3\. Leave"):
+    with pytest.raises(InputError, match=r"learning_rate: it is chosen for each row, from 0.1, 0.3\. Omit"):
         papers.reproduce(CHOSEN, "cpu", [], {"algorithm.learning_rate": "0.2"}, tmp_path / "runs", "table")
     assert not (tmp_path / "runs").exists()
 

@@ -19,7 +19,7 @@ class ContenderSettings(NamedTuple):
     """Settings of the benchmark command for all contenders."""
 
     cores: int
-    layout: str = ""  # of fedjax_het; "" is sharded(cores, 1) on a CPU and vmapped elsewhere
+    layout: str = ""  # layout of fedjax_het; "": sharded(cores, 1) on a CPU and vmapped elsewhere
     precision: str = "float32"  # of matrix products on a GPU: one of PRECISIONS
 
 
@@ -39,7 +39,7 @@ class Contender(NamedTuple):
 
 
 class UnusableError(Exception):
-    """Raised by a contender that is installed but cannot run here; the text says why, and what would help."""
+    """Raised by a contender that is installed but cannot run here; the message gives the reason and a remedy."""
 
 
 class ContenderInfo(NamedTuple):

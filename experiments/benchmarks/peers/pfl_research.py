@@ -1,7 +1,7 @@
 """Apple's pfl-research: its FederatedAveraging on its SimulatedBackend, one process per core, one thread each.
 
 The contender's process is rank 0; it starts the others and sends them an order per round. They connect through
-torch.distributed, as pfl's guide to distributed simulations says.
+torch.distributed, as in pfl's guide to distributed simulations.
 """
 
 import os

@@ -9,7 +9,7 @@ from . import Contender, ContenderSettings, UnusableError
 from .torch_lean import Loop, make_contender
 from .torch_network import select_device
 
-_BEFORE = 3  # epochs in which memory is taken and cuDNN chooses its algorithms, for none of that can be recorded
+_BEFORE = 3  # epochs in which memory is allocated and cuDNN chooses algorithms, which cannot be recorded
 
 
 class GraphLoop(Loop):

@@ -1,4 +1,4 @@
-"""PyTorch without what costs time: examples by index, channels last, one model for all clients, updates by foreach."""
+"""PyTorch optimized for speed: examples by index, channels last, one model for all clients, updates by foreach."""
 
 from collections.abc import Iterable
 
@@ -21,7 +21,7 @@ from .torch_network import (
 
 
 class Loop:
-    """Clients one after another on one model; what they end with is added up."""
+    """Clients one after another on one model; the trained models are summed."""
 
     def __init__(self, work: Workload, device: torch.device | str = "cpu"):
         self.work, self.data = work, make_tensors(work, device)

@@ -19,7 +19,7 @@ class Tensors(NamedTuple):
 
 
 def select_device(settings: ContenderSettings) -> torch.device:
-    """Set up and return the GPU if there is one, else the CPU. Raises UnusableError for a precision without use."""
+    """Set up and return the GPU if there is one, else the CPU. Raises UnusableError for an unsupported precision."""
     torch.set_num_threads(settings.cores)
     if not torch.cuda.is_available():
         return torch.device("cpu")
@@ -70,13 +70,13 @@ def trained_parameters(model: nn.Module) -> list[Tensor]:
 
 
 def averaged_tensors(model: nn.Module) -> list[Tensor]:
-    """What the server averages: the trained parameters, then the running statistics of norms."""
+    """The averaged tensors: the trained parameters, then the running statistics of norms."""
     statistics = [buffer for buffer in model.buffers() if buffer.is_floating_point()]
     return [*trained_parameters(model), *statistics]
 
 
 def _build_layers(work: LayeredWorkload) -> nn.Module:
-    """Pooled before ReLU, which is the same and less to do."""
+    """Pooled before ReLU, which gives the same result with less work."""
     modules, channels = [], work.shape[2]
     for layer in work.convolutions:
         convolution = nn.Conv2d(channels, layer.features, layer.kernel, padding=layer.padding.lower())

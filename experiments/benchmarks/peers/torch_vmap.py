@@ -11,7 +11,7 @@ from ..workloads import LayeredWorkload
 from . import Contender, ContenderSettings
 from .torch_network import build_network, from_torch, make_tensors, read_facts, select_device, synchronize
 
-CHUNK = 100  # clients side by side; on a GPU all of them where there are no convolutions, whose outputs fill it
+CHUNK = 100  # clients at a time; on a GPU all clients if there are no convolutions, whose outputs need much memory
 
 
 def prepare(work: LayeredWorkload, settings: ContenderSettings) -> Contender:

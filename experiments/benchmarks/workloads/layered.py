@@ -11,7 +11,7 @@ from .workload import Shape, Weights, Workload, cross_entropy, draw_images, he_n
 
 
 class Conv(NamedTuple):
-    """A convolution with a square kernel, 2x2 max pooling behind it, ReLU."""
+    """A convolution with a square kernel, followed by 2x2 max pooling and ReLU."""
 
     kernel: int
     features: int

@@ -13,7 +13,7 @@ _EPSILON = 1e-5
 
 
 class Convolution(NamedTuple):
-    """A convolution without a bias, padded by half its kernel, and the batch norm behind it."""
+    """A convolution without a bias, padded by half its kernel, followed by batch norm."""
 
     path: tuple[str, str]  # the block, and the number in it
     kernel: int

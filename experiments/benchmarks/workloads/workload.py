@@ -70,7 +70,7 @@ class Workload(ABC):
 
     @abstractmethod
     def draw_examples(self, num: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-        """Draw inputs and labels from which there is something to learn: the clients' updates agree then, and a ReLU
+        """Draw inputs and labels that can be learned: the clients' updates then agree, and a ReLU
         whose input rounding moves across zero changes less of a round's update."""
 
     @abstractmethod

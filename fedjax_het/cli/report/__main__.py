@@ -2,7 +2,7 @@
 
 A RUN is a directory of `fedjax-het train`, finished or not, or of `fedjax-het compare`. The folder report_files
 beside the page holds every table as Markdown, LaTeX and CSV and every figure as PNG and SVG. With --watch the page is
-written again whenever a run's files change. Exit status: 0 = written, 2 = an error of input, printed on stderr.
+written again whenever a run's files change. Exit status: 0 = written, 2 = an input error, printed on stderr.
 """
 
 import argparse
