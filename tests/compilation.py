@@ -1,14 +1,14 @@
-"""Quick compilation: most of the time of a test is the compiler's."""
+"""Quick compilation, which takes most of the time of a test."""
 
 import os
 
 import jaxlib
 
-# Let LLVM try less. HLO passes, so layouts, are as ever.
+# Less LLVM optimization; HLO passes and layouts do not change.
 _FLAGS = ["--xla_backend_optimization_level=0", "--xla_llvm_disable_expensive_passes=true"]
-HAS_EMITTERS_FLAG = jaxlib.__version__.startswith("0.10.")  # XLA ends the process over a flag that it does not know
+HAS_EMITTERS_FLAG = jaxlib.__version__.startswith("0.10.")  # XLA ends the process for an unknown flag
 if HAS_EMITTERS_FLAG:
-    # One kernel a fusion without the MLIR emitters: half the time and a sixth of the memory mappings a program.
+    # Without the MLIR emitters: one kernel per fusion, half the time and a sixth of the memory mappings per program.
     _FLAGS += ["--xla_cpu_use_fusion_emitters=false"]
 
 

@@ -1,4 +1,4 @@
-"""Tests see several CPU devices, so that sharded layouts are real; `tests` is importable from anywhere."""
+"""Tests use several CPU devices, so sharded layouts are tested; `tests` is importable from anywhere."""
 
 import sys
 from pathlib import Path
@@ -16,7 +16,7 @@ use_quick_compilation()
 jax.config.update("jax_num_cpu_devices", 4)
 
 MAPPINGS = Path("/proc/self/maps")
-MAX_MAPPINGS = 30_000  # Linux allows 65,530 a process, and a program that needs one more crashes in the compiler
+MAX_MAPPINGS = 30_000  # Linux allows 65,530 per process; beyond that the compiler crashes
 
 
 def pytest_configure(config):
@@ -42,6 +42,6 @@ def pytest_xdist_make_scheduler(config, log):
 
 
 def pytest_runtest_teardown(item, nextitem):
-    """Compiled programs live as long as the process: let go of them before their memory mappings run out."""
+    """Compiled programs live as long as the process: clear them before memory mappings run out."""
     if MAPPINGS.exists() and len(MAPPINGS.read_bytes().splitlines()) > MAX_MAPPINGS:
         jax.clear_caches()

@@ -123,7 +123,7 @@ def reference_run(name: str):
 
 @functools.cache
 def rounding_tolerance(name: str) -> float:
-    """How far apart runs may end that differ in rounding alone.
+    """The allowed distance between runs that differ only in rounding.
 
     ROUNDING, or a few times as far as the last bit of some initial weights carries where that is more: FedAdagrad's
     steps eta D / (sqrt(v) + tau) multiply an error of D by eta / tau = 100 where D is small. One choice of weights
@@ -145,7 +145,7 @@ def rounding_tolerance(name: str) -> float:
 
 
 def task_loss(round: Round, state: State) -> float:
-    """Cross-entropy of the server's model on every example, whatever the algorithm minimises besides."""
+    """Cross-entropy of the server's model on every example, without other terms of the objective."""
     examples = federation().data.examples
     inputs, labels = federation().prepare(examples.inputs), examples.labels
     fixed = state.server.frozen, state.server.base
@@ -167,7 +167,7 @@ def difference(a: PyTree, b: PyTree) -> float:
 
 
 def without_padding(state: State, num_clients: int = 5) -> State:
-    """A simulation's state without the rows behind the last client, which differ with the layout."""
+    """A simulation's state without the rows after the last client, which depend on the layout."""
     return state._replace(clients=jax.tree.map(lambda x: np.asarray(x)[:, :num_clients], state.clients))
 
 

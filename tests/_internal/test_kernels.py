@@ -1,4 +1,4 @@
-"""Compilation of native kernels, and the reason where it is impossible."""
+"""Compilation of native kernels, and the reason if it is impossible."""
 
 import pytest
 
@@ -46,7 +46,7 @@ def test_a_library_that_was_cut_short_is_compiled_anew(build, size):
     load, folder = build
     (library,) = folder.glob("*.so")
     content = library.read_bytes()
-    # A new file, because the old one is mapped by this process, which a cut would kill.
+    # A new file: this process maps the old one and would crash if it were cut.
     library.unlink()
     library.write_bytes(content[:size])
     library.chmod(0o700)

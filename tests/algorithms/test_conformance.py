@@ -51,7 +51,7 @@ def test_a_round_keeps_structure_shapes_and_dtypes(name):
     ],
 )
 def test_layouts_give_equal_results(name, layout):
-    """Five clients fill neither two at a time nor three devices: the padding must change nothing."""
+    """Five clients need padding for two at a time and for three devices; it must not change the result."""
     state, _ = run(compose(name, layout=layout()))
     assert difference(reference_run(name)[0], state) < rounding_tolerance(name)
 
@@ -88,9 +88,9 @@ def test_the_order_of_clients_does_not_change_the_result(name):
 @every_algorithm
 def test_training_lowers_the_task_loss(name):
     before = plain_round(name).init(jax.random.key(0), federation().data)
-    rounds = int(20 * algorithm(name).aggregator.extrapolation)  # what steps beyond the updates overshoots at first
+    rounds = int(20 * algorithm(name).aggregator.extrapolation)  # extrapolated steps overshoot at first
     after, _ = run(plain_round(name), rounds=rounds)
-    share = 0.97 if name in ADAPTERS else 0.8  # a frozen body with random weights, and little that is trained
+    share = 0.97 if name in ADAPTERS else 0.8  # a frozen body with random weights, and few trained weights
     assert task_loss(plain_round(name), after) < share * task_loss(plain_round(name), before)
 
 
@@ -119,7 +119,7 @@ def test_training_works_with_an_adaptive_server_optimizer(name):
 
 @all_quick_for("fedavg", "fedld")
 def test_training_in_bfloat16_stays_near_float32(name):
-    """Weights and everything that is aggregated stay in float32, and the run stays near float32's."""
+    """Weights and aggregated values stay in float32, and the result is close to that of float32."""
     round = compose(name, network=computed_in("bfloat16")(model()))
     state, metrics = run(round)
     chex.assert_trees_all_equal_shapes_and_dtypes(state, reference_run(name)[0])

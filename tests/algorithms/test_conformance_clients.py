@@ -40,7 +40,7 @@ def test_clients_that_drop_out_are_not_counted(name):
 
 @every_algorithm_slowly
 def test_a_round_without_reports_does_not_change_the_state(name):
-    round = compose(name, participation=participation.bernoulli(1e-30))  # nobody, in practice
+    round = compose(name, participation=participation.bernoulli(1e-30))  # no client, in practice
     before = round.init(jax.random.key(0), federation().data)
     state, metrics = run(round, rounds=2)
     assert is_equal(before.server._replace(round=state.server.round), state.server)
@@ -88,7 +88,7 @@ def test_a_round_with_a_nonfinite_aggregate_is_rejected(name):
 
 @every_algorithm_slowly
 def test_nan_of_one_client_reaches_no_other(name):
-    """The client is left out and counted, and the others go on as if it had dropped out."""
+    """The client is left out and counted, as if it had dropped out."""
     healthy = federation()
     inputs = np.asarray(healthy.prepare(healthy.examples.inputs))
     sick = inputs.copy()
@@ -108,8 +108,8 @@ def test_nan_of_one_client_reaches_no_other(name):
 @pytest.mark.extended
 @every_algorithm_slowly
 def test_with_identical_clients_the_servers_step_is_theirs(name):
-    """Nothing conflicts, nobody lags: every rule lands between the clients' own updates, leaf entry by leaf entry, or,
-    where its aggregator says so, between them and a multiple of them.
+    """Without conflicts, every rule gives a result between the clients' updates, leaf entry by leaf entry, or,
+    if its aggregator extrapolates, between them and a multiple of them.
     They differ only where an algorithm draws samples of its own; all examples are one batch, in whatever order."""
     alike = map_rows(
         federation().data, lambda rows: Rows(np.repeat(rows.index[:1], 5, axis=0), np.repeat(rows.count[:1], 5))
@@ -131,7 +131,7 @@ def test_with_identical_clients_the_servers_step_is_theirs(name):
     "still", [(0, 1, 2, 3, 4), pytest.param((2,), marks=pytest.mark.slow)], ids=["everyone", "one"]
 )
 def test_clients_with_zero_updates_stay_finite(name, still):
-    """No NaN from the direction of a zero update; and where nobody moves, the server stays."""
+    """No NaN from the direction of a zero update; without updates, the server does not change."""
     round = compose(name, change={"local_update": keep_start(algorithm(name).local_update, still)})
     before = round.init(jax.random.key(0), federation().data)
     state, metrics = run(round, rounds=2)
@@ -142,7 +142,7 @@ def test_clients_with_zero_updates_stay_finite(name, still):
 
 
 def keep_start(local_update: LocalUpdate, clients: Sequence[int]) -> LocalUpdate:
-    """These clients train, and keep what they had."""
+    """These clients train, and keep their personal leaves."""
 
     def train(problem, view, key):
         trained = local_update.train(problem, view, key)

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.extended
 
 @functools.cache
 def train(name: str, rounds: int = 2, cohort: int = 5, **options):
-    """The state after some rounds of so many clients each."""
+    """The state after some rounds with this number of clients each."""
     round = compose(name, norm="none", participation=participation.uniform(cohort), options=options)
     return run(round, rounds=rounds)[0]
 
@@ -27,7 +27,7 @@ def start(name: str):
 
 
 def own_params(state):
-    """The parameters of the clients' own models, leaves [clients, ...]."""
+    """The parameters of the personal models, leaves [clients, ...]."""
     own = state.clients.memory["own"]
     return getattr(own, "model", own)["params"]
 
@@ -131,7 +131,7 @@ def test_apfls_alpha_stays_until_the_models_differ_and_then_moves_within_0_and_1
 
 
 def test_the_released_step_of_apfls_alpha_reads_the_weight_decay_of_the_own_model():
-    """With alpha = 1 the own model trains alone, so that its step is lr (dL/dv + decay v)."""
+    """With alpha = 1 the personal model trains alone, with the step lr (dL/dv + decay v)."""
     rate = 0.05
     options = {"alpha": 1.0, "preset": "released", "weight_decay": 0.1, "learning_rate": rate, "momentum": 0.0}
     round = compose("apfl", norm="none", num_clients=1, options=options | {"epochs": None, "steps": 1})
@@ -153,7 +153,7 @@ def test_the_released_step_of_apfls_alpha_reads_the_weight_decay_of_the_own_mode
     ("hidden", "is_alike"), [((), True), pytest.param((8,), False, marks=pytest.mark.slow)], ids=["linear", "hidden"]
 )
 def test_apfl_mixes_outputs_and_parameters_alike_in_a_linear_model_alone(hidden, is_alike):
-    """The own models, and the scores of the mixtures."""
+    """The personal models, and the scores of the mixtures."""
     states, scores = [], []
     for mix in ("parameters", "outputs"):
         built = algorithm("apfl", mix=mix, adaptive=False, shuffle=False)

@@ -1,4 +1,4 @@
-"""Laws of FedDG: interpolation of amplitudes, whose amplitudes those are, the contrast of boundaries, the episodes."""
+"""Laws of FedDG: interpolation of amplitudes, their sources, the contrast of boundaries, the episodes."""
 
 from functools import partial
 
@@ -44,7 +44,7 @@ def test_interpolated_images_are_linear_in_the_rate_and_keep_their_phases():
 
 @pytest.mark.extended
 def test_without_a_band_only_the_mean_of_each_channel_is_replaced():
-    """What the released training does: x - mean x + mean of the other."""
+    """The released training: x - mean x + mean of the other."""
     expected = IMAGES + (OTHERS.mean((1, 2)) - IMAGES.mean((1, 2)))[:, None, None]
     np.testing.assert_allclose(interpolate(1.0, band=0.0), expected, atol=1e-6)
     assert np.abs(interpolate(1.0) - expected).max() > 0.05
@@ -73,7 +73,7 @@ def test_amplitudes_are_those_of_other_known_clients_each_as_likely():
     assert set(drawn) == {0, 1, 30, 31, 32, 33, 40}
     by_client = np.bincount((drawn // 10).astype(int), counts)
     np.testing.assert_allclose(by_client[[0, 3, 4]], 200, atol=45)
-    assert np.array_equal(draws(jnp.arange(5) == 1), batch.inputs)  # none but its own
+    assert np.array_equal(draws(jnp.arange(5) == 1), batch.inputs)  # only its own
 
 
 @pytest.mark.parametrize("num_images", [3, 60])

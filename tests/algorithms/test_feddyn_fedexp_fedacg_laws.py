@@ -31,7 +31,7 @@ def test_feddyn_keeps_the_mean_of_all_clients_displacements():
     states, told = messages(compose("feddyn", norm="none", participation=participation.uniform(2)), 3)
     moved = jax.tree.map(lambda u: np.mean(u, axis=0), told[0][1].uploads.update)
     first = tree.subtract(states[1].server.shared, states[0].server.shared)
-    assert difference(tree.scale(1 + 2 / 5, moved), first) < 1e-4  # and not 2, nor 1
+    assert difference(tree.scale(1 + 2 / 5, moved), first) < 1e-4  # neither 2 nor 1
     for before, after, (cohort, _) in zip(states, states[1:], told, strict=False):
         displacements = after.clients.memory["displacement"]
         assert difference(jax.tree.map(lambda h: h.mean(axis=0), displacements), after.server.aggregator) < 1e-5

@@ -32,7 +32,7 @@ def test_fedheal_masks_by_the_clients_own_past_and_averages_over_open_masks():
         state, metrics, told = step(before, data, key)
         cohort, shared, reports = metrics.cohort, before.server.shared["params"], told.uploads.reports
         absent = np.setdiff1d(np.arange(5), cohort)
-        assert jax.tree.structure(reports["mask"]) == jax.tree.structure(shared)  # nothing of personal leaves
+        assert jax.tree.structure(reports["mask"]) == jax.tree.structure(shared)  # no personal leaves
         assert is_equal(*(tree.take(s.clients.memory, absent) for s in (before, state)))
         assert is_equal(*(s.server.aggregator.weights[absent] for s in (before, state)))
 
@@ -101,7 +101,7 @@ def test_weights_by_distance_follow_shares_of_the_distance_alone():
     again, after = weigh(weighting, distances[::-1], state=state, cohort=[3, 2, 1, 0])
     np.testing.assert_allclose(again[::-1], weigh(weighting, distances, state=state)[0], rtol=1e-6)
     assert float(jnp.sum(again)) == pytest.approx(1, abs=1e-6)
-    assert np.all(weigh(weighting, np.zeros(4), state=after)[0] == after.weights[:4])  # nobody moves: nothing changes
+    assert np.all(weigh(weighting, np.zeros(4), state=after)[0] == after.weights[:4])  # no update, no change
     equal = distance_momentum(0.0)
     np.testing.assert_allclose(weigh(equal, distances, state=weigh(equal, distances)[1])[0], 0.25)
     released, kept = weigh(distance_momentum(0.4, normalised=False), distances)

@@ -1,4 +1,4 @@
-"""Laws of FedMGC, its ablations, FedGH and the hierarchical method with their own idea switched off."""
+"""Laws of FedMGC, its ablations, FedGH and the hierarchical method with their main idea switched off."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Laws of FedNova, FedCM and the server optimizers with their own ideas switched off."""
+"""Laws of FedNova, FedCM and the server optimizers with their main ideas switched off."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Laws of FedProx, FedBN, SCAFFOLD, HarmoFL and FedLD with their own ideas switched off."""
+"""Laws of FedProx, FedBN, SCAFFOLD, HarmoFL and FedLD with their main ideas switched off."""
 
 import jax
 import numpy as np
@@ -82,7 +82,7 @@ def test_harmofl_keeps_its_optimizer_state_between_rounds():
 
 @pytest.mark.parametrize("layout", [vmapped, chunked(2)], ids=str)
 def test_harmofl_averages_amplitudes_equally_and_models_by_weights(layout):
-    """Algorithm 1, line 16, on clients of unequal sizes that have one batch each; by NumPy."""
+    """Algorithm 1, line 16, in NumPy, on clients of unequal sizes with one batch each."""
     options = {"weighting": "samples", "batch_size": 32, "shuffle": False}
     round, data = compose("harmofl", norm="none", options=options, layout=layout), federation().data
     state = round.init(jax.random.key(0), data)

@@ -15,7 +15,7 @@ from tests.harness import compose, difference, federation, is_equal, run
 
 @functools.cache
 def federation_with_validation():
-    """A federation in which each client keeps some examples back, and the classes are uneven."""
+    """A federation in which each client holds out examples, with uneven classes."""
     return federation(valid_fraction=0.3, label_shift=0.6)
 
 

@@ -1,4 +1,4 @@
-"""Laws of FedSR and FedIIR with their own ideas switched off, and properties of their rounds."""
+"""Laws of FedSR and FedIIR with their main ideas switched off, and properties of their rounds."""
 
 import functools
 
@@ -51,7 +51,7 @@ def test_fedl2r_without_penalty_is_fedavg_to_the_bit(fedavg):
 
 
 def test_the_first_round_of_fediir_with_one_batch_and_no_decay_is_fedavg():
-    """Then everyone's gradient is the batch's own, and the first step feels no pull."""
+    """The global gradient is then the gradient of the batch, so the penalty of the first step is 0."""
     alone = federation(num_clients=1).data
     options = {"batch_size": 64, "shuffle": False}
     ours, other = (
@@ -62,7 +62,7 @@ def test_the_first_round_of_fediir_with_one_batch_and_no_decay_is_fedavg():
 
 
 def test_fediirs_average_is_the_gradient_at_the_received_model():
-    """Without memory and by examples, the gradient of everyone's loss, which a full-batch step of FedAvg follows."""
+    """Without memory and weighted by examples: the gradient of the global loss, as in a full-batch step of FedAvg."""
     state = train("fediir", rounds=1, decay=0.0, per="sample", gamma=0.1)
     full = {"batch_size": 64, "weighting": "samples", "learning_rate": 1.0}
     before, after = (

@@ -1,4 +1,4 @@
-"""Laws of MOON and FedPAC with their own ideas switched off."""
+"""Laws of MOON and FedPAC with their main ideas switched off."""
 
 import functools
 from dataclasses import replace
@@ -37,7 +37,7 @@ def test_moon_agrees_with_fedavg_in_the_first_round_only():
 
 
 def test_moon_against_the_initial_model_starts_at_a_loss_of_log_two():
-    """Received and earlier model are the same: the term is constant, and its gradient zero."""
+    """The received and the earlier model are equal: the term is constant, and its gradient zero."""
     assert difference(train_shared("moon", 1, first="init"), train_shared("fedavg", 1)) < 1e-5
     losses = [float(train_cached("moon", 1, **options)[1][0].loss) for options in ({}, {"first": "init"})]
     assert losses[1] - losses[0] == pytest.approx(np.log(2), abs=1e-5)
@@ -113,7 +113,7 @@ def test_fedpac_keeps_the_heads_of_clients_outside_the_cohort():
 
 
 def test_fedpacs_head_steps_do_not_change_the_extractor():
-    """A rate of zero for the body: only heads move."""
+    """With a learning rate of zero for the body, only heads change."""
     start = compose("fedpac", norm="none").init(jax.random.key(0), federation().data)
     state, _ = train_cached("fedpac", 1, learning_rate=0.0)
     assert is_equal(start.server.shared, state.server.shared)

@@ -1,4 +1,4 @@
-"""Laws of schedules of the learning rate."""
+"""Laws of learning-rate schedules."""
 
 import numpy as np
 import pytest
@@ -16,14 +16,14 @@ def half(round):
     return 0.5
 
 
-# Those with a use of the rate, or an optimizer, of their own; the others differ in nothing that a rate could touch.
+# Algorithms that use the rate elsewhere or have another optimizer; for all others the rate enters in the same way.
 OFTEN = ("fedavg", "fedcm", "fednova", "fedpac", "fedsr", "harmofl", "scaffold")
 NAMES = [name if name in OFTEN else pytest.param(name, marks=pytest.mark.slow) for name in ALGORITHMS]
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_halving_twice_the_rate_gives_the_same_run(name):
-    """In all that a round leaves behind: FedCM, FedNova and SCAFFOLD divide by the rate, too."""
+    """For the whole state after a round: FedCM, FedNova and SCAFFOLD also divide by the rate."""
     options = {"learning_rate": 2 * TINY["learning_rate"], "learning_rate_schedule": half} | ITS_OWN.get(name, {})
     halved, _ = run(compose(name, options=options), rounds=3)
     as_ever, _ = run(plain_round(name), rounds=3)
@@ -31,7 +31,7 @@ def test_halving_twice_the_rate_gives_the_same_run(name):
 
 
 def test_fednovas_coefficients_with_a_proximal_term_use_the_scheduled_rate():
-    """They depend on the rate where there is a proximal term."""
+    """They depend on the rate if there is a proximal term."""
     pulled = {"mu": 2.0, "momentum": 0.5}
     halved = compose(
         "fednova", options=pulled | {"learning_rate": 2 * TINY["learning_rate"], "learning_rate_schedule": half}

@@ -1,4 +1,4 @@
-"""Training of every algorithm on masks, or its refusal before anything is compiled."""
+"""Training of every algorithm on masks, or an error before anything is compiled."""
 
 import jax
 import numpy as np
@@ -67,7 +67,7 @@ def test_evaluation_measures_the_overlap_of_shared_and_personal_models():
 
 @pytest.mark.slow
 def test_training_on_masks_increases_dice():
-    """The box is brighter than all around it by far, so that one threshold finds it."""
+    """The box is much brighter than its surroundings, so a single threshold finds it."""
     federation = data.toy(num_clients=2, num_classes=2, image=(16, 16, 1), masks=True, feature_shift=0.0, seed=3)
     algorithm = ALGORITHMS["fedavg"](learning_rate=0.5, batch_size=16, epochs=4)
     run = engine.Simulation(algorithm, models.from_flax(PixelClassifier()), federation, rounds=10)

@@ -1,4 +1,4 @@
-"""Training on sequences with a label per position: padding counts nowhere, and every algorithm trains or refuses."""
+"""Training on sequences with a label per position: padding never counts; every algorithm trains or raises an error."""
 
 import jax
 import numpy as np
@@ -16,7 +16,7 @@ MODEL = models.lstm(NUM_TOKENS, hidden=(8,), outputs="every")
 
 
 def federation(filler: int = 0) -> data.Federation:
-    """Three clients whose token follows from the one before; `filler` is the token at padding."""
+    """Three clients whose tokens are determined by the previous token; `filler` is the token at padding."""
     rng, rows = np.random.default_rng(0), 60
     steps = np.cumsum(np.concatenate([rng.integers(0, NUM_TOKENS, (rows, 1)), np.ones((rows, LENGTH), int)], 1), axis=1)
     tokens = steps % NUM_TOKENS

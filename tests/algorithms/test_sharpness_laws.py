@@ -1,4 +1,4 @@
-"""Laws of FedSAM, FedASAM, MoFedSAM, FedGAMMA, FedSpeed and FedSMOO with their own ideas switched off."""
+"""Laws of FedSAM, FedASAM, MoFedSAM, FedGAMMA, FedSpeed and FedSMOO with their main ideas switched off."""
 
 from functools import partial
 

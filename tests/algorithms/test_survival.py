@@ -1,4 +1,4 @@
-"""Cox's model: its loss and the C-index against brute force, training, and refusals of algorithms that read classes."""
+"""Cox's model: its loss and the C-index against brute force, training, and errors of algorithms that need classes."""
 
 from dataclasses import replace
 
@@ -117,7 +117,7 @@ def test_a_client_without_comparable_pairs_has_no_score(examples):
     whole = federation(client_test_fraction=0.3)
     labels = np.array(whole.examples.labels)
     own = whole.data.test.index[1][: whole.data.test.count[1]]
-    labels[own] = -np.abs(labels[own])  # nobody died
+    labels[own] = -np.abs(labels[own])  # no event
     chosen = replace(whole, data=whole.data._replace(examples=whole.examples._replace(labels=labels)))
     options = {"rounds": 2, "metrics": ("c_index",), "examples": examples}
     with jax.debug_nans(True):

@@ -22,7 +22,7 @@ def get_config():
 
 @pytest.fixture(scope="module")
 def config(request, tmp_path_factory):
-    """The config FILE of the test module, or else the one above."""
+    """The config FILE of the test module, by default the one above."""
     path = tmp_path_factory.mktemp("config") / "small.py"
     path.write_text(getattr(request.module, "FILE", FILE))
     return path
@@ -30,7 +30,7 @@ def config(request, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def compiled_once(tmp_path_factory):
-    """Runs of the same settings share what was compiled, and leave the user's cache alone."""
+    """Runs with the same settings share compiled programs, in a cache separate from the user's."""
     compile, kept = build.build_simulation, {}
 
     def simulation(parts, runs, folder):

@@ -48,7 +48,7 @@ def test_every_command_has_a_help_text_with_its_name(run, name, capsys):
 
 @pytest.fixture(scope="module")
 def complete(tmp_path_factory):
-    """Complete the last word of a command line, of which bash makes these words."""
+    """Complete the last word of a command line that bash splits into these words."""
     script = tmp_path_factory.mktemp("completion") / "script"
     with script.open("w") as file, contextlib.redirect_stdout(file):
         assert console.main(["--completion", "bash"]) == 0

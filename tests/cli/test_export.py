@@ -26,7 +26,7 @@ def get_config():
 
 @pytest.fixture(scope="module", params=["device", pytest.param("disk", marks=pytest.mark.slow)])
 def finished(request, tmp_path_factory):
-    """The directory of a complete run; personal norms, of which one client never trained."""
+    """The directory of a complete run with personal norms; one client never trained."""
     folder = tmp_path_factory.mktemp("export")
     (folder / "config.py").write_text(CONFIG)
     arguments = [f"--config={folder / 'config.py'}", f"--workdir={folder / 'run'}", "--no_compilation_cache"]

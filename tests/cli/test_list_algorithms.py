@@ -51,7 +51,7 @@ def test_every_option_of_an_algorithm_is_explained(name):
 def test_traffic_is_the_size_of_the_messages():
     federation = data.toy(num_clients=2, image=(12, 12, 1))
     plain, double = (list_algorithms.measure_traffic(ALGORITHMS[name], federation) for name in ("fedavg", "scaffold"))
-    assert 1.9 < double / plain < 2.0  # its statistics of batch norm have no control variate
+    assert 1.9 < double / plain < 2.0  # batch statistics have no control variate
 
 
 def test_the_overview_has_one_line_per_algorithm_within_eighty_columns(list_output):

@@ -1,4 +1,4 @@
-"""Training with a privacy budget: the noise that it finds, the epsilon that it writes, and refusals."""
+"""Training with a privacy budget: the resolved noise, the recorded epsilon, and errors."""
 
 import json
 
@@ -57,7 +57,7 @@ def test_a_budget_finds_the_noise_and_epsilon_is_written_after_every_evaluation(
     assert f"privacy/epsilon {last:.4f}" in out
     found = json.loads((directory / "config.json").read_text())["uplink"][0]["noise_multiplier"]
     assert json.loads((directory / "resolved.json").read_text())["noise_multiplier"] == found
-    # A run that was stopped goes on with the same noise, and another budget is another run.
+    # A stopped run resumes with the same noise; another budget is another run.
     complete, _ = settings.complete_settings(settings_of(tmp_path))
     RunDirectory(directory).check_settings(complete)
     assert privacy.resolve_noise(complete, 4, {"noise_multiplier": 7.5})["uplink"][0]["noise_multiplier"] == 7.5

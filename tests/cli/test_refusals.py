@@ -1,4 +1,4 @@
-"""Refusals of bad files and of parts that do not fit together: one message, status 2, nothing half-written."""
+"""Errors for invalid files and parts that do not fit together: one message, status 2, no partial files."""
 
 import io
 import zipfile
@@ -22,7 +22,7 @@ def get_config():
 
 @pytest.fixture
 def refused(tmp_path, capsys):
-    """Run with these overrides, expect a refusal, and give its message."""
+    """Run with these overrides, expect an error, and return its message."""
     config, workdir = tmp_path / "small.py", tmp_path / "run"
     config.write_text(FILE)
 

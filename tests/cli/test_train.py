@@ -1,4 +1,4 @@
-"""The command `train` in this process: refusals, exit statuses, and the files of a run."""
+"""The command `train` in this process: errors, exit statuses, and the files of a run."""
 
 import json
 import subprocess
@@ -88,7 +88,7 @@ def test_a_run_without_its_summary_writes_the_rest_from_its_checkpoint(config, f
 
 @pytest.mark.extended
 def test_a_resumed_run_keeps_the_resolved_values_of_auto(config, finished, monkeypatch, tmp_path):
-    """Another moment might choose otherwise, and bits would differ; other devices have to choose anew."""
+    """A second choice could differ and change the bits, so choices are reused; other devices choose again."""
     choices = json.loads((finished / "resolved.json").read_text())
     assert choices["layout"] in choices["seconds_a_round"] and choices["reason"].startswith(choices["layout"])
     seen = []

@@ -23,7 +23,7 @@ def contents(directory):
 
 
 def results(directory):
-    """What a run has computed, without its timings."""
+    """The results of a run, without its timings."""
     files = [(directory / file).read_text() for file in ("metrics.jsonl", "selected.jsonl")]
     lines = [[{**json.loads(line), "seconds": 0} for line in text.splitlines()] for text in files]
     return [*lines, (directory / "per_client.csv").read_text(), RunDirectory(directory).read("summary.json")["final"]]
@@ -32,7 +32,7 @@ def results(directory):
 # ---- more rounds -----------------------------------------------------------------------------------------------------
 @pytest.mark.extended
 def test_a_finished_run_that_continues_ends_like_a_run_of_all_rounds(config, tmp_path, capsys):
-    """Its last round, which is between two evaluations, leaves no line."""
+    """Its last round is between two evaluations and has no line."""
 
     def run(name, rounds):
         flags = [f"--config={config}", f"--workdir={tmp_path / name}", f"--config.rounds={rounds}"]
@@ -98,7 +98,7 @@ def test_training_ends_after_evaluations_without_improvement_of_every_seed(metri
 @pytest.mark.extended
 @pytest.mark.parametrize("killed", ["save", "finish"])
 def test_a_run_that_is_killed_at_its_stop_ends_with_the_same_results(config, tmp_path, monkeypatch, capsys, killed):
-    """Before its last checkpoint, or between that and its summary; then it is complete, for more rounds too."""
+    """It is killed before its last checkpoint or its summary; then it is completed, also with more rounds."""
 
     def run(name, *more):
         return train.main([f"--config={config}", f"--workdir={tmp_path / name}", *STOP, *more])

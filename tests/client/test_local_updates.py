@@ -172,7 +172,7 @@ def test_only_together_with_keep_optimizer_is_refused():
 
 @pytest.mark.extended
 def test_an_own_model_is_trained_after_the_common_one_in_the_steps_that_are_left():
-    """Of its own start, at its own rate; without a limit both take their two steps."""
+    """From its own start, at its own learning rate; without a limit both take their two steps."""
     batches, settings = [np.arange(5), np.arange(5, 10)], {"steps": 2, "batch_size": 5, "shuffle": False}
     update = with_own_model(sgd(0.3, **settings), sgd(0.1, **settings))
     start = view(np.arange(10), 10, {"own": {"params": {"w": 2 * WEIGHTS["w"]}}})

@@ -1,4 +1,4 @@
-"""Schedules by their numbers."""
+"""Values of learning-rate schedules."""
 
 import numpy as np
 import pytest

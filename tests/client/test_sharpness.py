@@ -99,7 +99,7 @@ def test_added_terms_enter_neither_the_perturbation_nor_the_perturbed_pass():
     pull = tree.subtract(params, WEIGHTS)
     assert_near(summed, tree.add(task, pull))
     np.testing.assert_allclose(total - loss, 0.5 * tree.squared_norm(pull), rtol=1e-5)
-    whole = tree.add(direction(plain_gradient, params=params)[1], pull)  # what perturbing the whole objective goes by
+    whole = tree.add(direction(plain_gradient, params=params)[1], pull)  # direction for the whole objective
     leaked = direction(plain_gradient, proximal(1.0), params=tree.add(params, perturbation(whole, 0.5)))[1]
     assert norm(tree.subtract(summed, leaked)) > 1e-2 * norm(summed)
 

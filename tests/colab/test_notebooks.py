@@ -56,7 +56,7 @@ def test_notebooks_run_from_top_to_bottom(name, tmp_path, monkeypatch):
     notebook = read_notebook(name)
     cell_with_tag(notebook, "install").source = ""
     cell_with_tag(notebook, "parameters").source = SMALL[name]
-    # The kernel of this environment, whichever kernels its user has installed.
+    # The kernel of this environment, not of the user's installed kernels.
     kernels = tmp_path / "jupyter" / "kernels" / "python3"
     kernels.mkdir(parents=True)
     argv = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]

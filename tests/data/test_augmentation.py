@@ -29,7 +29,7 @@ EVERYTHING = {
 
 
 def ramp(size=32):
-    """An image whose two channels are the row and the column of each pixel's middle."""
+    """An image whose two channels are the row and the column of each pixel's center."""
     rows, columns = jnp.mgrid[:size, :size] + 0.5
     return jnp.stack([rows, columns], axis=-1)
 
@@ -38,7 +38,7 @@ def ramp(size=32):
 @pytest.mark.parametrize("key", KEYS[:8])
 def test_a_crop_is_a_straight_window_of_the_requested_area_and_ratio(key):
     cropped, _ = augmentation.crop_and_resize((0.3, 0.6), (0.5, 1.5))(key, ramp(), None)
-    inner = np.asarray(cropped[2:-2, 2:-2])  # the edges mix with nothing beyond the image
+    inner = np.asarray(cropped[2:-2, 2:-2])  # away from the edges
     height, width = np.diff(inner[:, 0, 0]) * 32, np.diff(inner[0, :, 1]) * 32
     np.testing.assert_allclose(height, height[0], rtol=1e-3)
     np.testing.assert_allclose(width, width[0], rtol=1e-3)
@@ -59,7 +59,7 @@ def test_the_whole_image_as_a_crop_is_the_image():
 @pytest.mark.parametrize("transform", [augmentation.crop_and_resize((0.3, 0.8)), augmentation.rotate(40)])
 @pytest.mark.parametrize("key", KEYS[:5])
 def test_a_mask_moves_with_its_image(transform, key):
-    """Inside of 8 x 8 blocks, away from their edges and from what came from outside, both tell the same block."""
+    """Inside 8 x 8 blocks, away from their edges and from the outside, image and mask show the same block."""
     blocks = jnp.kron(jnp.arange(1, 17).reshape(4, 4), jnp.ones((8, 8), int))
     image, mask = transform(key, blocks[..., None].astype(float), blocks)
     is_inside = np.abs(image[..., 0] - np.round(image[..., 0])) < 1e-4

@@ -1,4 +1,4 @@
-"""Data sets: conversion of arrays, and errors that name what is wrong with them."""
+"""Data sets: conversion of arrays, and errors for invalid arrays."""
 
 import numpy as np
 import pytest

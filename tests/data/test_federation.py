@@ -1,4 +1,4 @@
-"""Summaries and fingerprints of federations, and the position tables and random splits that they consist of."""
+"""Summaries, fingerprints, position tables and random splits of federations."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Poisoned training examples: whose labels change, and what the success of a backdoor is measured on."""
+"""Poisoned training examples: changed labels, and the examples that measure the success of a backdoor."""
 
 import numpy as np
 import pytest

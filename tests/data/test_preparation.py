@@ -40,7 +40,7 @@ def test_only_training_is_augmented_before_standardization():
 def test_channel_means_of_both_signs_are_detected():
     floats, chosen = np.full((150, 4, 3, 2), 0.5, np.float32), np.arange(0, 150, 2)
     floats[..., 1] = -0.5
-    floats[1] *= -1  # not one of those chosen
+    floats[1] *= -1  # not among the selected examples
     assert not has_means_of_both_signs(Preparation(), floats, chosen)
     floats[148, ..., 0] = np.linspace(-0.9, 0.8, 12).reshape(4, 3)
     assert has_means_of_both_signs(Preparation(), floats, chosen)

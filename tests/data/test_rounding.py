@@ -52,7 +52,7 @@ def test_proportions_that_the_supplies_allow_are_met():
 
 
 def test_a_scarce_class_is_divided_in_proportion_to_the_requests():
-    # Both want the 6 of class 0 only, 8 and 4 of them: they get 4 and 2, and the rest from class 1.
+    # Both request only class 0, 8 and 4 of its 6 examples: they get 4 and 2, and the rest from class 1.
     counts = rounding.fill_quotas(np.array([[0.0, -1e6], [0.0, -1e6]]), np.array([8, 4]), np.array([6, 6]))
     np.testing.assert_array_equal(counts, [[4, 4], [2, 2]])
 

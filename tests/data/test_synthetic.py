@@ -1,4 +1,4 @@
-"""Toy federations: their shifts, and that a model learns them."""
+"""Toy federations: their shifts, and a model that learns them."""
 
 import numpy as np
 import pytest

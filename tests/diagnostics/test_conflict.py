@@ -39,7 +39,7 @@ def test_absent_clients_do_not_change_the_measures():
 
 
 def test_conflicts_after_an_edit_ignore_rounding():
-    """Client 1 loses its part along client 0: their pair is settled, and stays so with a residue of rounding."""
+    """The part of client 1 along client 0 is removed; the pair stays without conflict despite rounding errors."""
     coefficients = jnp.eye(3).at[1, 0].set(1.0)
     assert num_conflicts(GRAM, coefficients) == 1
     assert num_conflicts(jnp.asarray(GRAM).at[0, 1].add(-1e-16).at[1, 0].add(-1e-16), coefficients) == 1

@@ -32,7 +32,7 @@ def federation():
 
 @pytest.fixture(scope="module")
 def diagnosed():
-    """(what was found, what was said in that round) of FedMGC, some rounds on: it reports losses and edits updates."""
+    """(diagnostics, messages of that round) of FedMGC after some rounds, which reports losses and edits updates."""
     chosen = algorithm("fedmgc")
     built = Simulation(
         chosen,

@@ -1,4 +1,4 @@
-"""Predictions of trained models agree with what evaluations score; histories as tables and plots."""
+"""Predictions of trained models agree with evaluations; histories as tables and plots."""
 
 import sys
 from dataclasses import replace

@@ -72,7 +72,7 @@ def test_a_claim_against_several_others_needs_each_of_them():
 
 
 def test_a_reversed_pair_fails_an_order_only_after_holms_correction():
-    slight = [-1.0, -0.2, -0.9, -0.1, -0.8]  # p = .031 by itself
+    slight = [-1.0, -0.2, -0.9, -0.1, -0.8]  # p = .031 uncorrected
     assert decide(slight) == FAILS
     assert verdicts.decide_all([slight], [0.5]) == FAILS
     assert verdicts.decide_all([slight, (10 * NOISE).tolist()], [0.5, 0.5]) == OPEN
@@ -149,7 +149,7 @@ def test_the_length_and_the_direction_of_a_step_are_those_of_the_weighted_update
 
 # ---- the page --------------------------------------------------------------------------------------------------------
 def test_the_tables_of_the_page_are_made_of_its_values(tmp_path):
-    """Nobody has edited a verdict, nor a value without the verdict."""
+    """Verdicts agree with the values: neither was edited alone."""
     (tmp_path / "claims.md").write_text((ROOT / "docs/claims.md").read_text())
     shutil.copytree(ROOT / "docs/claims", tmp_path / "claims")
     (tmp_path / "claims/verdicts.csv").unlink()

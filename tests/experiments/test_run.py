@@ -85,7 +85,7 @@ def test_printed_deviations_are_shown_beside_printed_values():
 
 
 def test_printed_values_are_shown_beside_comparable_results_only(tmp_path, monkeypatch):
-    """Not at the smallest scale, and no average over other columns than the paper's."""
+    """None at the smallest scale, and no average over columns that differ from the paper's."""
     monkeypatch.setattr(runner.grid, "run_grid", lambda cells, folder: iter(()))
     table = fedrd.EXPERIMENTS["table5"]
     cpu = table.scales["cpu"]

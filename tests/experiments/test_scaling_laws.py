@@ -74,7 +74,7 @@ def test_a_line_is_fitted_to_relative_deviations():
 
 
 class FakeRun(RunResults):
-    """Results that are given, not read."""
+    """A run with given results."""
 
     def __init__(self, **values):
         self.__dict__.update(values)

@@ -1,4 +1,4 @@
-"""Trade-offs of accuracy: their runs are valid, and what is done or refused is written and drawn."""
+"""Trade-offs of accuracy: their runs are valid, and finished and refused runs are written and drawn."""
 
 import csv
 import json

@@ -1,1 +1,1 @@
-"""Numbers from the authors' code, and the package's own pieces held against them."""
+"""Numbers from the authors' code, and the parts of the package that are compared with them."""

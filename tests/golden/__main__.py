@@ -1,4 +1,4 @@
-"""python -m tests.golden [--root DIR]: hold the package against every case of a directory of golden numbers.
+"""python -m tests.golden [--root DIR]: compare the package with every case of a directory of golden numbers.
 
 A case is a file DIR/FAMILY/NAME.npz. It ends as one of these:
 
@@ -26,7 +26,7 @@ from tests.shared import shared_root
 
 
 class Outcome(NamedTuple):
-    """What came of a case; `problems` are lines, and without any it is held."""
+    """The result of a case; it is held if there are no `problems`, which are lines."""
 
     comparisons: list[Comparison]
     problems: list[str]
@@ -75,7 +75,7 @@ def main(root: Path) -> int:
 
 
 def run_case(path: Path) -> tuple[Case | None, Outcome]:
-    """The case and what came of it; one that cannot be read, or breaks its check, has failed."""
+    """The case and its result; a case that cannot be read, or breaks its check, has failed."""
     case, comparisons = None, []
     try:
         case = Case(path)

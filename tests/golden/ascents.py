@@ -32,7 +32,7 @@ def replay_ascents(case: Case, build: Callable[..., Algorithm], num_weights: int
     Args:
         case: The case: x0, n_clients, selected, n_samples where counts differ, and what `stored_losses` reads.
         build: The algorithm from the settings of its local training.
-        num_weights: So many entries at first are a parameter that is named "kernel", the others one named "bias"; None
+        num_weights: The first entries, this many, are a parameter "kernel", the others one named "bias"; None
             is one parameter.
     """
     objective, inputs, labels, steps, size = stored_losses(case)

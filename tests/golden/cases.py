@@ -1,4 +1,4 @@
-"""A golden case: a file of inputs and of the numbers that the authors' code made of them."""
+"""A golden case: a file of inputs, and of the results of the authors' code for them."""
 
 import importlib
 import json
@@ -16,13 +16,13 @@ FLOAT64, FLOAT32 = 1e-9, 1e-5  # what the golden numbers' own README allows, rel
 
 
 class Comparison(NamedTuple):
-    """Our value beside a stored array, or, where that holds a fault, beside the value that has to stand there."""
+    """Our value and a stored array, or, where the array has a fault, the value that is correct there."""
 
     array: str
     error: float  # largest deviation, relative to the largest entry
     tolerance: float
     complaint: str = ""  # what is wrong besides the distance
-    containment: str = ""  # what is wrong with the stored array, and what ours was held against in its place
+    containment: str = ""  # the fault of the stored array, and the value that replaces it
     num_finite: int = 0  # entries that were compared, without those that are NaN on both sides
 
     @property
@@ -34,7 +34,7 @@ class Comparison(NamedTuple):
 
 
 class Case:
-    """One file. Notes what was read or compared, so that what nobody looked at can be told."""
+    """One file. It records which arrays were read or compared, so that unread ones are reported."""
 
     def __init__(self, path: Path):
         self.path, self.family, self.name = path, path.parent.name, path.stem
@@ -63,7 +63,7 @@ class Case:
             self._seen.add(name)
 
     def excuse_unread(self, pattern: str, reason: str) -> None:
-        """Those of these arrays that nothing has read are left out on purpose."""
+        """Arrays of these that have not been read are left out on purpose."""
         for name in set(self.matching(pattern)) - self._seen:
             self.excuse(name, reason)
 
@@ -108,14 +108,14 @@ class Case:
     def contain(
         self, name: str, ours, expected, fault: str, held_to: str, tolerance: float | None = None, scale: float = 0.0
     ) -> Comparison:
-        """Hold our value against what has to stand where the stored array has a fault of the code that made it.
+        """Compare our value with the correct one, where the stored array has a fault of the code that made it.
 
         Args:
             name: The array's.
             ours: Our value.
-            expected: What it has to be: from other arrays of the file, or computed here without the package.
-            fault: What is wrong with the stored array.
-            held_to: What `expected` is.
+            expected: The correct value: from other arrays of the file, or computed here without the package.
+            fault: The fault of the stored array.
+            held_to: A description of `expected`.
             tolerance: See `compare`.
             scale: See `compare`.
         """
@@ -144,7 +144,7 @@ class Case:
 
     @property
     def unread(self) -> list[str]:
-        """What the file holds and no check has looked at."""
+        """The content of the file that no check has read."""
         file = f"{self.family}/{self.path.name}"
         keys = [f"meta key '{key}' of {file} is not read" for key in self.meta.unread]
         return keys + [f"array '{name}' of {file} is not read" for name in sorted(self._arrays.keys() - self._seen)]

@@ -11,7 +11,7 @@ from tests.golden.networks import Network, batches_as_data
 from tests.golden.toy_leaves import ONE_BY_ONE, Toy, own_models, run_rounds
 
 STALE = "a round's first gradient is taken at the mixture with the client's last copy of w"
-OTHERS = {  # by the repository that a case's provenance names
+OTHERS = {  # by the repository in a case's provenance
     "lgcollins/FedRep": "the mixture is alpha v + alpha w, and one momentum buffer serves w and v",
     "TsingZ0/PFLlib": "v is trained alone, alpha moves in every step, and v is replaced by the mixture",
 }
@@ -89,7 +89,7 @@ def ditto_repository(case: Case):
 
 @covers("apfl", "client_*")
 def one_client(case: Case):
-    """Held against a transcription of the paper's step."""
+    """Compared with a transcription of the paper's step."""
     settings, toy = case.meta, Toy(case)
     rates = [settings[name] for name in ("learning_rate", "momentum", "weight_decay")]
     is_adaptive = "alpha" in case

@@ -16,7 +16,7 @@ from tests.golden.replay import client_data
 
 
 def said_by(name: str, stack: np.ndarray, num_attackers: int, **options) -> np.ndarray:
-    """What the attackers send, who come behind these honest rows; all send the same."""
+    """The common update of the attackers, whose rows follow these honest rows."""
     size = len(stack) + num_attackers
     rows = {"params": {"w": jnp.concatenate([jnp.asarray(stack), jnp.zeros((num_attackers, stack.shape[1]))])}}
     stage = STAGES[name](clients=tuple(range(len(stack), size)), **options)
@@ -45,7 +45,7 @@ def stack_attacks(case: Case):
     yield case.compare("sign_flip_own", _send(flip, stack))
     gaussian = STAGES["attack_gaussian"](2.0, 0.5, clients=(0,))
     unit = STAGES["attack_gaussian"](clients=(0,))
-    normal = (_send(gaussian, stack[:1])[0] - 0.5) / 2  # the law is the code's, the draws are JAX's
+    normal = (_send(gaussian, stack[:1])[0] - 0.5) / 2  # the distribution is the code's, the samples are JAX's
     yield case.compare("gaussian_0.5_2", 0.5 + 2 * case["standard_normal"])
     assert np.allclose(normal, _send(unit, stack[:1])[0], atol=1e-12)
 
@@ -70,7 +70,7 @@ def _federation_of(labels: np.ndarray) -> Federation:
 
 
 def _send(stage, stack: np.ndarray) -> np.ndarray:
-    """What the clients send, each with the same keys."""
+    """The updates that clients send, each with the same keys."""
 
     @jax.jit
     @jax.vmap

@@ -17,7 +17,7 @@ from tests.golden.cases import Case, covers, known
 
 
 def client_moments(case: Case) -> dict:
-    """What each client reports of its stored features."""
+    """The report of each client on its stored features."""
     num_classes = case["counts"].shape[1]
 
     def measure(features, labels):
@@ -31,7 +31,7 @@ def client_moments(case: Case) -> dict:
 
 
 def pool(reports: dict, *, biased: bool = False) -> ClassMoments:
-    """The moments of all clients together, one client after the other."""
+    """The pooled moments of all clients, added client by client."""
     start = no_moments(*reports["means"].shape[1:])
     return jax.lax.scan(lambda total, report: (add_moments(total, report, biased=biased), None), start, reports)[0]
 

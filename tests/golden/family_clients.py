@@ -32,7 +32,7 @@ STATISTICS = {"running_mean", "running_var"}
 
 
 class Client(NamedTuple):
-    """Someone with the case's examples, in their order, who has been sent a model."""
+    """A client with the case's examples, in their order, that has received a model."""
 
     problem: Problem
     view: ClientView
@@ -140,7 +140,7 @@ def _head_and_body(case: Case, client: Client, names: list[str], settings: dict)
     is_known, algorithm = "fedpac_global_protos" in case, fedpac(float(case["lam"]))
     round = int(case["round"]) if is_known else 0
     own = algorithm.survey["classes"](client.problem, client.view)
-    # A class that nobody has is NaN there, and not known here.
+    # A class without examples is NaN there, and unknown here.
     means = jnp.asarray(case["fedpac_global_protos"]) if is_known else jnp.full_like(own.means, jnp.nan)
     prototypes = {"means": jnp.nan_to_num(means), "is_known": ~jnp.isnan(means).any(axis=1)}
     client = client.knowing({"prototypes": prototypes}, round, answers={"classes": own})
@@ -208,7 +208,7 @@ def niid_bench(case: Case):
 
 
 def _per_unit(case: Case, algorithm: Algorithm, after: Client):
-    """With tau_eff 1 one client's aggregate is its update per unit of work, of which theirs is the negative."""
+    """With tau_eff 1, one client's aggregate is its update per unit of work; theirs is the negative of it."""
     norm = algorithm.reports["a_norm"](after.problem, after.view)
     yield case.compare("fednova_a", norm)
     moved = jax.tree.map(lambda y, x: (y - x)[None], after.view.local, after.view.start)

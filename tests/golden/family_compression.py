@@ -24,7 +24,7 @@ def count_bits(stage: Stage, *shapes: tuple[int, ...]) -> float:
 
 
 def send(stage: Stage, updates, memory=None, key: int = 0):
-    """(what the server decodes, what clients keep) of updates [client, d] that clients send side by side."""
+    """(decoded updates, client memory) for updates [client, d] that clients send at the same time."""
     keys = jax.random.split(jax.random.key(key), len(updates))
     tree = lambda rows: {"params": {"w": jnp.asarray(rows)}}  # noqa: E731
 
@@ -37,7 +37,7 @@ def send(stage: Stage, updates, memory=None, key: int = 0):
 
 
 def receive(stage: Stage, mean, state=None, present: int = 1, num_clients: int = 1):
-    """What the server makes of a plain mean over the clients present; the new state of EF21 is the same."""
+    """The server's result for a plain mean over the clients present; the new state of EF21 is the same."""
     server = SimpleNamespace(is_present=jnp.ones(present, bool), num_clients=num_clients)
     known = SimpleNamespace(server=server, state=() if state is None else {"params": {"w": jnp.asarray(state)}})
     update, _ = stage.receive({"params": {"w": jnp.asarray(mean)}}, known)
@@ -56,7 +56,7 @@ def quantize(case: Case):
     round_uniformly = partial(quantization.round_uniformly, v, uniform)
     yield case.compare("out", round_uniformly(levels))
     yield case.compare("binary", round_uniformly(2))
-    size = float(np.abs(v).max())  # equal entries, whose deviation is rounding, are sent as rounding
+    size = float(np.abs(v).max())  # equal entries deviate by rounding only
     yield case.compare("terngrad", quantization.round_to_ternary(v, uniform, 2.5), scale=size)
     wide, draws = v.astype(np.float64), uniform.astype(np.float64)
     yield case.compare("out_f64", quantization.round_uniformly(wide, draws, levels), 1e-9)

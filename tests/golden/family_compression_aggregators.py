@@ -1,4 +1,4 @@
-"""Aggregators of compressed updates, whole: FedJAX's, which draw everything from one key."""
+"""Whole aggregators of compressed updates: FedJAX's, which derive all random numbers from one key."""
 
 from functools import partial
 

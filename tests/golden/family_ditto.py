@@ -40,7 +40,7 @@ def released(case: Case):
 
 
 def _one_round_each(case: Case, toy: Toy):
-    """The server cuts updates, which is no part of Ditto: every round starts from the stored models."""
+    """The server clips updates, which is not part of Ditto: every round starts from the stored models."""
     round = toy.round(_algorithm(case, "uniform"), len(case["h"]), case["selected"].shape[1])
     data = [toy.data(tape, case["h"], cohort) for tape, cohort in zip(case["tapes"], case["selected"], strict=True)]
     states = [run_rounds(round, data[:1], case["selected"][:1])[0]]
@@ -56,7 +56,7 @@ def _one_round_each(case: Case, toy: Toy):
 
 @covers("ditto", "paper_*")
 def paper(case: Case):
-    """A round in two: the own models see other gradients than the common one, which rests meanwhile."""
+    """A round in two parts: personal models get other gradients than the common one, which does not change then."""
     settings, toy, cohorts = case.meta, Toy(case), case["selected"]
     num_clients, weighting = len(case["h"]), by_samples(case)
     own_rate = settings["personal_learning_rate"]

@@ -1,4 +1,4 @@
-"""FedBN: who keeps what when models are averaged and handed out again."""
+"""FedBN: the leaves that clients keep when models are averaged and sent again."""
 
 from dataclasses import replace
 
@@ -21,7 +21,7 @@ FLOAT32 = 2e-6  # the authors' code accumulates in float32
 
 @covers("fedbn", "fedbn_*")
 def norms_stay(case: Case):
-    """Held against the numbers keyed on the layer's class, and against the released ones where names agree with it."""
+    """Compared with the numbers by the layer's class, and with the released ones if names agree with it."""
     norms = {key.rsplit(".", 1)[0] for key in case["bn_keys_by_type"].tolist()}
     for layer in {name.rsplit(".", 1)[0] for name in case["names"].tolist()}:
         if (layer in norms) != ("bn" in layer):
@@ -37,7 +37,7 @@ def nothing_stays(case: Case):
 
 
 def _communication(case: Case, algorithm: Algorithm, norms: set[str], tolerances: dict[str, float]):
-    """One round in which client i 'trains' to clients_in[i]; then what the server and the clients have."""
+    """One round in which client i 'trains' to clients_in[i]; then the models of server and clients."""
     names = [name for name in case["names"].tolist() if not name.endswith("num_batches_tracked")]
     case.excuse("*num_batches_tracked*", "we keep no batch counter")
     weights = jnp.asarray(case["client_weights"])

@@ -19,7 +19,7 @@ def losses(case: Case):
         term = jax.jit(jax.value_and_grad(lambda x, form=form: correlation(x, jnp.asarray(mask), form)))
         value, gradient = term(padded)
         for part, own in ((f"{name}_loss", value), (f"{name}_grad", gradient[:-2])):
-            # Where the stored gradient is the rounding of zero, as for one feature, the value's is its measure.
+            # If the stored gradient is zero up to rounding, as for one feature, its scale is that of the value.
             scale = 1e-3 if part.endswith("grad") else 0.0
             if case.is_finite(part):
                 yield case.compare(part, own, scale=scale)

@@ -80,7 +80,7 @@ def contrast(case: Case):
 
 
 def _contrast(first, second, temperature: float, contour, background) -> jax.Array:
-    """Of one structure, which no example lacks."""
+    """For one structure, which all examples have."""
     return contrast_of_masks(first, second, contour > 0, background > 0, jnp.ones(len(first), bool), temperature)
 
 
@@ -152,7 +152,7 @@ def steps(case: Case):
 def weights(case: Case):
     counts = jnp.asarray(case["n_samples"], float)
     ours = []
-    for unseen in range(len(counts)):  # it takes no part
+    for unseen in range(len(counts)):  # this client does not take part
         view = server_view(len(counts), num_examples=counts)
         ours.append(by_examples.update((), view._replace(is_present=jnp.arange(len(counts)) != unseen))[0])
     yield case.compare("exact", np.stack(ours))

@@ -17,7 +17,7 @@ def weights(case: Case):
     settings, counts = case.meta, jnp.asarray(case["class_counts"][case["selected"]], float)
     target, everyone = jnp.asarray(case["target"]), jnp.ones(len(counts), bool)
     for name in settings["errors"]:
-        settings["errors"][name]  # where the released function dies, its weights are NaN
+        settings["errors"][name]  # if the released function fails, its weights are NaN
     num_examples = jnp.sum(counts, axis=1)
     yield case.compare("n_samples", num_examples)
     for name in (*DISCREPANCIES, "kl_raw"):

@@ -13,7 +13,7 @@ from tests.golden.replay import replay_rounds, vector_model
 
 
 def move_by_example(problem, view, key) -> Trained:
-    """A client that moves by its only example."""
+    """A client whose update is its only example."""
     moved = view.start["params"]["w"] + view.data.examples.inputs[view.data.train.index[0]]
     return Trained({"params": {"w": moved}}, jnp.ones(()), (), {"loss": jnp.zeros(())})
 

@@ -116,5 +116,5 @@ def rounds(case: Case):
 
 
 def _averaged(case: Case, weights: np.ndarray) -> np.ndarray:
-    """The vector after each round if nothing were masked."""
+    """The vector after each round without masks."""
     return case["w0"] + np.cumsum(np.einsum("ri,rid->rd", weights, case["updates"]), axis=0)

@@ -1,4 +1,4 @@
-"""FedIIR: whole rounds, and the penalty by itself."""
+"""FedIIR: whole rounds, and the penalty alone."""
 
 from collections.abc import Callable
 from functools import reduce
@@ -111,7 +111,7 @@ def rounds(case: Case):
             yield case.compare(name, ours[name.split(".", 1)[1]])
         average = state.server.published["mean_gradient"]["mean"]
         tensors = _tensors(average)
-        for name in case.matching(f"r{number}__gradmean*"):  # not every source keeps it
+        for name in case.matching(f"r{number}__gradmean*"):  # not in every source
             yield case.compare(name, average[tensors[int(name.partition("gradmean")[2])]])
         last.append(figures(before, data))
     yield case.compare("last", last)

@@ -28,8 +28,8 @@ OPTIONS = {
     "agg_eig_sum_all": {"eig_norm": "sum_all"},
     "agg_eig_unit": {"eig_norm": "unit"},
     "agg_no_correction": {"correction": "none"},
-    "agg_cosine_per_axis": {},  # per axis the kind of projection has no effect, so that it is refused
-    "agg_sign_majority": {},  # which way an axis points changes nothing, so that it is no option here
+    "agg_cosine_per_axis": {},  # per axis the projection has no effect and raises an error
+    "agg_sign_majority": {},  # the sign of an axis has no effect and is not an option here
     "agg_sign_none": {},
 }
 
@@ -89,7 +89,7 @@ def released_flat(case: Case):
     axes = principal_axes(gram, jnp.ones(len(stack), bool), fraction, rounding)
     yield case.compare("L_used", axes.is_selected.sum())
     aggregator = principal_directions(fraction, **FLAT)
-    # A history of zeros is what tells the released code that its first round, a plain mean, is not over.
+    # In the released code, a history of zeros means that its first round, a plain mean, is not over.
     ours = combine(aggregator, stack, case["n_samples"], round=int(np.any(case["history_in"])))
     scale = float(np.linalg.norm(stack, axis=1).max()) * 1e-3
     if case.is_finite("agg"):
@@ -134,7 +134,7 @@ def axes(case: Case):
     values = ours.eigenvalues * num_rows / (size - 1)
     yield case.compare("values", values)
     yield case.compare("coef_top4", (values / jnp.linalg.norm(values[:4]))[:4])
-    real = num_rows - 1  # centring takes one axis; the last column is noise
+    real = num_rows - 1  # centring removes one axis; the last column is noise
     directions, theirs = ((ours.vectors / ours.lengths).T[:real] @ centred).T, case["directions"]
     aligned = directions * np.sign(np.sum(directions * theirs[:, :real], axis=0))
     yield case.compare("directions", np.hstack([aligned, theirs[:, real:]]), 1e-8)

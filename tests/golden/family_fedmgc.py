@@ -96,7 +96,7 @@ def by_hand(case: Case):
 
 @covers("fedmgc", "pcgrad_*")
 def pcgrad(case: Case):
-    """With everyone dominant the correction is PCGrad in the order of z."""
+    """If all clients are dominant, the correction is PCGrad in the order of z."""
     stack, losses = case["G"], case["losses"]
     gram = jnp.asarray(stack @ stack.T)
     order, _ = rank_by_dominance(gram, jnp.ones(len(stack), bool), jnp.asarray(losses), 1.0)

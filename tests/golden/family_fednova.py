@@ -41,7 +41,7 @@ def _algorithm(case: Case, a_norm: str) -> Algorithm:
 
 
 def _replay(case: Case, algorithm: Algorithm) -> tuple[np.ndarray, np.ndarray]:
-    """(the weights, everyone's |a|_1) after each round in which client i meets its taus[i] gradients, one by one."""
+    """(the weights, all |a|_1) after each round in which client i meets its taus[i] gradients, one by one."""
     algorithm = replace(algorithm, objective=(linear_objective, *algorithm.objective[1:]))
     taus, state, weights, norms = case["taus"], None, [], []
     round = make_round(algorithm, vector_model(case["x0"]), len(taus))

@@ -16,9 +16,9 @@ from tests.golden.cases import Case, covers
 from tests.golden.metadata import Metadata
 from tests.golden.replay import aggregate
 
-TENSORFLOW = 1e-6  # its hyper-parameters are float32 inside
+TENSORFLOW = 1e-6  # its hyperparameters are float32
 OPTIMIZERS = {"adagrad": optimizers.adagrad, "adam": optimizers.adam, "avgm": optimizers.sgd, "yogi": optimizers.yogi}
-# What Flower's strategies take unless they are told otherwise; its FedAdam corrects the bias in a way of its own.
+# Defaults of Flower's strategies; its FedAdam has its own bias correction.
 FLOWER_DEFAULTS = {
     "adagrad": {"eta": 0.1, "tau": 1e-9},
     "adam": {"eta": 0.1, "beta_1": 0.9, "beta_2": 0.99, "tau": 1e-9},
@@ -33,7 +33,7 @@ FLOWER_NAMES = {
     "beta_2": "b2",
 }
 REFERENCE_NAMES = {"eta": "learning_rate", "damp": "momentum_damping", "bias": "bias_correction"}
-MOMENTS = {"avgm": {"beta1": "momentum"}}  # by kind, what the reference calls beta1 and beta2
+MOMENTS = {"avgm": {"beta1": "momentum"}}  # by kind, the names of beta1 and beta2 in the reference
 
 
 class Server:
@@ -96,7 +96,7 @@ def _flower_settings(case: Case) -> tuple[str, dict]:
     said = case.meta.get("ref", {})
     kind = said["kind"] if said else case.name.split("_")[1]
     hyper = FLOWER_DEFAULTS[kind] | dict(case.meta["hyper"])
-    hyper.pop("eta_l", None)  # a rate of the clients, which no strategy reads
+    hyper.pop("eta_l", None)  # the clients' learning rate, which no strategy reads
     hyper = {FLOWER_NAMES.get(name, name): value for name, value in hyper.items()}
     if kind == "adam":
         hyper["bias_correction"] = "flower"

@@ -25,7 +25,7 @@ def is_single(case: Case) -> bool:
 
 
 def tolerance(case: Case) -> float:
-    """Of what the authors' code made: their solver's accuracy, and the precision that they computed in."""
+    """The accuracy of the authors' solver, and the precision of their code."""
     return 1e-4 if is_single(case) else 1e-6
 
 

@@ -21,14 +21,14 @@ from tests.golden.toy_leaves import (
     stored_weighting,
 )
 
-METHODS = {"body": fedper, "head": lgfedavg}  # by what is shared
+METHODS = {"body": fedper, "head": lgfedavg}  # by the shared part
 UNASKED = "a client that was never asked has the mean personal part of the last cohort, by shared storage"
 DRIFT = "a part that is not trained still moves by momentum and decay (PyTorch before 2)"
 
 
 @covers("lgfedavg", "official_*")
 def local_representations(case: Case):
-    """Where the list of layers is in another order, the authors' code is FedPer."""
+    """With the list of layers in another order, the authors' code is FedPer."""
     settings, toy = case.meta, Toy(case)
     settings.confirm(weight_decay=0.0, weights="uniform")
     algorithm = METHODS[settings["shared"]](
@@ -61,12 +61,12 @@ def released_optimizer(case: Case):
 
 
 def compare_with_unasked(case: Case, toy: Toy, states: list[State], personal):
-    """The released personal models, in which clients that were never asked follow the others."""
+    """The released personal models; clients that were never sampled follow the others."""
     v, is_shared = toy.vector(personal), toy.is_body if case.meta["shared"] == "body" else ~toy.is_body
     shared = toy.shared(states)
     assert not case.meta["paper_differs_shared"] > 1e-9
     yield case.compare("paper_v", v)
-    yield case.compare("w", shared, part=lambda w: w[:, is_shared])  # the others are a mean that nobody uses
+    yield case.compare("w", shared, part=lambda w: w[:, is_shared])  # the others are an unused mean
     yield case.compare("paper_w", shared, part=lambda w: w[:, is_shared])
     if "n_samples" in case and case.meta["weights"] == "uniform":
         case.excuse("n_samples", "every client counts the same")

@@ -24,7 +24,7 @@ DURING = "collected in the last epoch while the model moved, which is not reprod
 
 
 def prototypes_of(means: np.ndarray, counts: np.ndarray, weighting: str = "uniform") -> dict:
-    """What the server publishes after the clients' class means [clients, class, feature], NaN where there is none."""
+    """The published prototypes after the clients' class means [clients, class, feature], NaN where there is none."""
     reports = {"means": jnp.asarray(np.nan_to_num(means)), "counts": jnp.asarray(counts, float)}
     start = _published(np.full(means.shape[1:], np.nan))
     return class_weighted_mean(weighting).update(start, StackedUpdates(reports), server_view(len(means)))
@@ -82,7 +82,7 @@ def local_training(case: Case):
 
 @covers("fedproto", "rounds_*")
 def rounds(case: Case):
-    """Where the release measures in the last epoch, our clients are given its prototypes before each round."""
+    """If the release measures in the last epoch, our clients get its prototypes before each round."""
     weights, (inputs, labels) = initial_weights(case), examples(case)
     counts, is_during = np.sum(case["Y"] >= 0, axis=(1, 2)), case.meta["prototypes_measured"] == "during"
     by_class = class_counts(case)

@@ -31,7 +31,7 @@ COUNTERS = "the released code averages integer counters of batches; ours keeps n
 
 
 def server_view(start: dict, models: dict, gaps: np.ndarray) -> ServerView:
-    """Everybody present, with these models, leaves [clients, ...], trained from that start."""
+    """All clients are present, with these models, leaves [clients, ...], trained from that start."""
     changes = {key: jnp.asarray(models[key] - start[key]) for key in start}
     shared = {"params": jax.tree.map(jnp.asarray, start)}
     return views.server_view(len(gaps), {"gap": jnp.asarray(gaps)}, {"params": changes}, shared)
@@ -127,7 +127,7 @@ def debiased_classifier(case: Case):
     yield case.compare("loss", value)
     yield case.compare("grad_logits", gradient)
     yield case.compare("loss_batch_normalised", loss(logits, labels, normalise="batch"))
-    # One example of each class, that the head knows nothing about, costs its class weight times log C.
+    # With a zero head, one example of a class has the loss: its class weight times log C.
     class_loss = jax.jit(jax.vmap(lambda label: loss(jnp.zeros((1, num_classes)), label[None], normalise="batch")))
     yield case.compare("class_weights", class_loss(jnp.arange(num_classes)) / np.log(num_classes))
 

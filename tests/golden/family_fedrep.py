@@ -66,7 +66,7 @@ def one_client(case: Case):
 
 @covers("fedrep", "e2e_*")
 def network_of_fedrep(case: Case):
-    """A round in two, whose batches are those of the head phase and of the body phase."""
+    """A round in two parts, with the batches of the head phase and of the body phase."""
     settings = case.meta
     settings.confirm(weight_decay_on="weights, not biases")
     optimizer, num_head = released_optimizer(case), settings["head_epochs"] * settings["batches_per_epoch"]

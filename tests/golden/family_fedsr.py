@@ -1,4 +1,4 @@
-"""FedSR and FedL2R: training step by step, evaluation, and what is averaged."""
+"""FedSR and FedL2R: training step by step, evaluation, and the averaged leaves."""
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +18,7 @@ from tests.golden.networks import network
 from tests.golden.replay import aggregate, torch_optimizer
 from tests.views import client_view
 
-# The released names of the parameters, and where they lie here; matrices are [out, in] there.
+# The released names of the parameters, and their paths here; matrices are [out, in] there.
 PLACES = {
     "0.l.weight": "hidden/kernel",
     "0.l.bias": "hidden/bias",
@@ -88,7 +88,7 @@ def problem(case: Case, noise) -> Problem:
 
 
 def figures(settings: Metadata, forward: ForwardPass) -> list:
-    """What the released code prints of a step; 0 for a term that is switched off."""
+    """The numbers that the released code prints for a step; 0 for a term that is switched off."""
     weights = {"ce": (1.0, cross_entropy()), "L2R": (settings["L2R_coeff"], l2_representation(1.0))}
     weights["CMI"] = (settings["CMI_coeff"], conditional_information(1.0))
     return [term(forward) if weight else 0.0 for weight, term in map(weights.get, settings["loss_columns"][:3])]
@@ -96,7 +96,7 @@ def figures(settings: Metadata, forward: ForwardPass) -> list:
 
 @covers("fedsr", "comm_*")
 def communication(case: Case):
-    """Everyone but the held-out node is averaged; the reference stays at home."""
+    """All clients except the held-out node are averaged; the reference stays on the client."""
     master = case.meta["master"]
     nodes = [read_params(case, f"c{i}") for i in range(len(case.matching("c*__1.weight")))]
     paths = [f"params/{place}" for place in PLACES.values()]
@@ -133,7 +133,7 @@ def training(case: Case):
         params, state, printed = step(params, state, Batch(inputs, labels, mask), noise[number])
         losses.append(printed)
         yield from compare(case, f"step{number + 1}", params)
-    # The fourth column, the batch's negative entropy, enters nothing there, and ours has no such figure.
+    # The fourth column, the negative entropy of the batch, is unused there and does not exist here.
     yield case.compare("losses", losses, part=lambda columns: columns[:, : len(losses[0])])
     yield case.compare("eval_out", log_chances(case, params))
 

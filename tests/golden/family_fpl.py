@@ -13,7 +13,7 @@ from tests.views import client_view, forward_pass, server_view
 
 
 def published_of(protos: np.ndarray, present: np.ndarray) -> dict:
-    """What the server publishes after the prototypes [clients, class, feature] of those that have the class."""
+    """The published clusters after the prototypes [clients, class, feature] of those that have the class."""
     num_clients = len(protos)
     summary, everyone = clustered_prototypes(), server_view(num_clients)
     shared = {"outline": {"prototypes": jnp.zeros((0, *protos.shape[1:]))}}
@@ -23,14 +23,14 @@ def published_of(protos: np.ndarray, present: np.ndarray) -> dict:
 
 
 def by_first_members(assignment: np.ndarray) -> np.ndarray:
-    """Clusters [client, class] told by the lowest of their clients, where they are told by numbers; -1 stays."""
+    """Clusters [client, class] renamed from numbers to their lowest client; -1 stays."""
     lowest = [[np.argmax(column == cluster) if cluster >= 0 else -1 for cluster in column] for column in assignment.T]
     return np.array(lowest).T
 
 
 @covers("fpl", "agg_*")
 def aggregation(case: Case):
-    """Our clusters are in the order of their first members; theirs are put into it."""
+    """Our clusters are in the order of their first members; theirs are sorted in this order."""
     protos, present = case["protos"], case["present"]
     published = published_of(protos, present)
     num_clusters = np.sum(published["is_cluster"], axis=1)

@@ -84,7 +84,7 @@ def server_amplitude(case: Case):
 @covers("harmofl", "comm_*")
 def communication(case: Case):
     weights = jnp.asarray(case.meta["client_weights"])
-    case.meta.confirm(fix_amp_after=True)  # as ours is fixed after the first round
+    case.meta.confirm(fix_amp_after=True)  # ours is also fixed after the first round
     keys = [name.removeprefix("out__") for name in case.matching("out__*")]
     stack = {"params": {key: np.stack([case[f"c{i}__{key}"] for i in range(len(weights))]) for key in keys}}
     update, _ = aggregate(mean(stateless(lambda view: weights)), stack)
@@ -175,7 +175,7 @@ def weight_perturbation(case: Case):
     yield case.compare("loss_perturbed", perturbed)
 
 
-# What the transcription calls the recipe's arguments; its defaults are the recipe's, but for momentum and decay, none.
+# The transcription's names of the recipe's arguments; it has the same defaults, but no momentum and decay.
 REFERENCE_NAMES = {
     "alpha": "alpha",
     "v": "decay",
@@ -192,7 +192,7 @@ REFERENCE_NAMES = {
 
 
 def _options(case: Case) -> dict:
-    """What the file's meta says of the recipe's arguments, at its top or among `hyper`."""
+    """The recipe's arguments in the file's meta, at the top or in `hyper`."""
     tables = [case.meta, case.meta.get("hyper", {})]
     options = {REFERENCE_NAMES[key]: table[key] for table in tables for key in REFERENCE_NAMES.keys() & set(table)}
     for shares in (table["p"] for table in tables if "p" in table):
@@ -221,7 +221,7 @@ def training(case: Case):
 
 
 def _rounds(case: Case, algorithm: Algorithm, model: Model):
-    """(state, what the clients had trained) after each stored round."""
+    """(state, trained models of the clients) after each stored round."""
     images = nhwc(case["X"])
     num_clients, num_batches, batch_size = images.shape[:3]
     counts = [num_batches * batch_size] * num_clients
@@ -241,7 +241,7 @@ def released_training(case: Case):
     optimizer = torch_optimizer(settings["base"], *rates, **settings.get("extra", {}))
     options = {"preset": "released"} | _options(case)
     algorithm = harmofl(**options, optimizer=optimizer, batch_size=batch_size, shuffle=False)
-    # The released communication weighs amplitudes as it weighs models.
+    # The released communication weights amplitudes like models.
     algorithm = replace(algorithm, aggregator=mean(options.get("weighting", "uniform")))
     for number, (state, clients) in enumerate(_rounds(case, algorithm, _small_network(case))):
         shared = state.server.shared

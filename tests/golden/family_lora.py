@@ -1,4 +1,4 @@
-"""Low-rank adapters of single layers, as peft has them, and federated tuning with them."""
+"""Low-rank adapters of single layers as in peft, and federated tuning with them."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -129,7 +129,7 @@ def transposed_layers(case: Case) -> Comparisons:
 
 @covers("lora", "dropout_*")
 def dropped_inputs(case: Case) -> Comparisons:
-    """The mask is given; ours would draw another one."""
+    """The mask is given; ours would be different."""
     layer, rate = OneLayer(case), case.meta["lora_dropout"]
     kept = case["keep"]
     drop = lambda key, p, shape: jnp.asarray(kept, bool)  # noqa: E731

@@ -27,7 +27,7 @@ ROUNDINGS, MOST = 10, 1e-2
 
 
 def weights(shapes: dict[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
-    """The state dict that the stored numbers were made with."""
+    """The state dict of the stored numbers."""
     return {key: _weight(key, shape) for key, shape in shapes.items()}
 
 
@@ -45,7 +45,7 @@ def _weight(key: str, shape: tuple[int, ...]) -> np.ndarray:
 
 
 class Passes(NamedTuple):
-    """What a network made of a case, in PyTorch's axes and names."""
+    """The results of a network for a case, in PyTorch's axes and names."""
 
     evaluated: np.ndarray
     trained: np.ndarray

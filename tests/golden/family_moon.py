@@ -19,7 +19,7 @@ from tests.golden.cases import Case, covers
 from tests.golden.replay import aggregate, client_data, torch_optimizer
 from tests.views import client_view
 
-# The authors' layers, and where ours keep their weights.
+# The authors' layers, and the paths of their weights here.
 LAYERS = {"f": ("f",), "l1": ("projection", "hidden"), "l2": ("projection", "output"), "l3": ("classifier",)}
 
 
@@ -92,7 +92,7 @@ def training(case: Case):
         yield case.compare(f"out__{theirs}.weight", layer["kernel"].T)
         yield case.compare(f"out__{theirs}.bias", layer["bias"])
     losses = np.array(list(_losses(case, algorithm, optimizer, start, previous)))
-    # Theirs is a difference of logits of size 1 / tau, which leaves its rounding in a loss of 1e-7.
+    # Theirs is a difference of logits of size 1 / tau, whose rounding is in a loss of 1e-7.
     yield case.compare("con_loss", losses[:, 0], scale=1e-5 / settings["temperature"])
     yield case.compare("ce_loss", losses[:, 1])
     yield case.compare("total_loss", losses[:, 2])
@@ -104,7 +104,7 @@ def _trained(case: Case, algorithm: Algorithm, start: dict, previous: dict) -> d
     data = client_data(inputs, labels, [len(labels)])
     round = make_round(algorithm, network(case), 1, participation=participation.full())
     state = round.init(jax.random.key(0), data)
-    # Without the term, mu = 0, nothing is remembered.
+    # Without the term, mu = 0, there is no memory.
     memory = {name: jax.tree.map(lambda x: x[None], previous) for name in algorithm.memory}
     state = state._replace(
         server=state.server._replace(shared={"params": start}), clients=state.clients._replace(memory=memory)

@@ -17,7 +17,7 @@ from fedjax_het.uplink import _gaussian, gaussian_mechanism
 from tests.golden.cases import Case, Comparison, covers
 from tests.views import server_view
 
-ACCOUNTANT, CALIBRATION = 1e-4, 1e-3  # as the README of the cases says
+ACCOUNTANT, CALIBRATION = 1e-4, 1e-3  # as in the README of the cases
 
 
 def run_stage(
@@ -116,7 +116,7 @@ def adaptive(case: Case) -> Iterator[Comparison]:
 
 @covers("privacy", "quantile_*")
 def quantile(case: Case) -> Iterator[Comparison]:
-    """Norms are updates of one number. The fraction of a round follows from the bounds before and after it."""
+    """Norms are updates of one number. The bounds before and after a round determine its fraction."""
     values, normals, rate = case["values"], case["standard_normal"], float(case["learning_rate"])
     target, expected = float(case["target"]), float(case["expected"])
 
@@ -184,7 +184,7 @@ MULTIPLIERS = {"sigma_pld": "pld", "sigma_rdp": "rdp", "noise_multiplier_sensiti
 
 @covers("privacy", "accounting_*")
 def accounting(case: Case) -> Iterator[Comparison]:
-    """Tables, row i one setting; their columns tell how clients are drawn."""
+    """Tables with one setting per row; their columns describe the sampling of clients."""
     for pattern, reason in EXCUSES.items():
         case.excuse(pattern, reason)
     samplings = _samplings(case)
@@ -205,7 +205,7 @@ def accounting(case: Case) -> Iterator[Comparison]:
 
 
 def _samplings(case: Case) -> list:
-    """The way in which clients are drawn in every row."""
+    """The sampling of clients in every row."""
     columns = ("num_clients", "cohort") if "cohort" in case else ("q", "num_clients", "slots")
     kind = FixedSizeSampling if "cohort" in case else PoissonSampling
     values = [case[name].tolist() for name in columns if name in case]

@@ -10,8 +10,8 @@ from fedjax_het.server.aggregators._robust_coordinates import median_of_columns
 from tests.golden.cases import Case, Comparison, covers
 from tests.golden.replay import aggregate, combine, combine_all
 
-TIED = ("meamed", "mda", "mda_subset", "nnm", "nnm_*", "arc_nnm_trmean", "multikrum_*")  # what ties may leave open
-TIE = 1e-9  # a choice with a relative margin under this is one that rounding makes
+TIED = ("meamed", "mda", "mda_subset", "nnm", "nnm_*", "arc_nnm_trmean", "multikrum_*")  # results that depend on ties
+TIE = 1e-9  # choices with a smaller relative margin depend on rounding
 
 
 @covers("robust", "byzfl_*")
@@ -99,7 +99,7 @@ def byzfl(case: Case):
 
 
 def nearest_of(case: Case, name: str, ours: np.ndarray, allowed: np.ndarray) -> Comparison:
-    """Ours has to be one of the allowed rows; the stored choice among them has to be, too."""
+    """Ours and the stored choice must be among the allowed rows."""
     stored = case.compare(name, allowed[np.argmin(np.linalg.norm(allowed - case[name], axis=1))])
     errors = np.max(np.abs(allowed - ours), axis=1) / max(float(np.max(np.abs(allowed))), 1e-300)
     return stored._replace(error=max(stored.error, float(errors.min())))

@@ -16,7 +16,7 @@ CLIP, ZERO = 10, "zero_gradient_10"
 
 
 def _released(case: Case) -> dict:
-    """The options of the released code; its clip acts in the cases that are named after it alone."""
+    """The options of the released code; its clip acts only in the cases that are named after it."""
     case.meta.confirm(clip=CLIP)
     if case.name == ZERO:
         case.meta.confirm(lamb=0.1, alpha=0.1, server_learning_rate=1.0)  # of all methods at once
@@ -46,7 +46,7 @@ def momentum(case: Case):
         built = mofedsam(alpha=case.meta["alpha"], rho=case.meta["rho"], server_learning_rate=rate, **options, **local)
         if "steps_assumed" not in case.meta or options == EXACT:
             return built
-        assumed = case.meta["steps_assumed"] * case.meta["lr"]  # of client 0, for everybody
+        assumed = case.meta["steps_assumed"] * case.meta["lr"]  # of client 0, for all clients
         return replace(built, reports={"momentum": lambda problem, view: np.asarray(assumed)})
 
     def used(ours: Ascents) -> np.ndarray:

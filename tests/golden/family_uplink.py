@@ -28,7 +28,7 @@ def compose(case: Case):
     noise = float(case["noise_multiplier"]) * float(case["clip"]) * case["standard_normal"]
     for name, rows in (("dp_mean", clipped), ("dp_mean_quantised", bounded)):
         yield case.compare(name, (rows.sum(axis=0) + noise) / float(case["expected_clients"]))
-    # What a clip after the compressor takes is forgotten: the memory holds what the compressor took.
+    # The part removed by a clip after the compressor is lost: the memory has only the compressor's error.
     top_k = uplink.top_k(int(case["k"]) / size, feedback="classic")
     sent, memory = send(top_k, updates, case["memory"])
     yield case.compare("ef_sent", sent)
@@ -38,6 +38,6 @@ def compose(case: Case):
     yield case.compare("memory_keeps_clipped", memory + sent - arrived)
     attacked = np.where(case["is_attacker"][:, None], -3 * arrived, arrived)
     yield case.compare("attacked", attacked)
-    at_server, _ = send(clip, attacked)  # a bound on what arrived holds for attackers, too
+    at_server, _ = send(clip, attacked)  # a bound at the server also holds for attackers
     yield case.compare("server_bounded", at_server)
     yield case.compare("weighted_mean_server_bounded", np.average(at_server, axis=0, weights=weights))

@@ -19,7 +19,7 @@ SIZES = (
 
 
 class Metadata(Mapping[str, Any]):
-    """A file's hyper-parameters. A key counts as read once its value was asked for; `in` does not ask for it."""
+    """A file's hyper-parameters. A key counts as read once its value was accessed; `in` does not count."""
 
     def __init__(self, values: Mapping[str, Any], prefix: str = ""):
         self._prefix, self._read = prefix, set()
@@ -44,10 +44,10 @@ class Metadata(Mapping[str, Any]):
         return len(self._values)
 
     def confirm(self, **settled: Any) -> None:
-        """Read keys whose values the arrays, or our code, settle; they may be missing.
+        """Read keys whose values are determined by the arrays or our code; they may be missing.
 
         Raises:
-            ValueError: If a key is there and says something else.
+            ValueError: If a key has another value.
         """
         for key, value in settled.items():
             if key in self and self[key] != value:

@@ -144,7 +144,7 @@ def class_counts(case: Case) -> np.ndarray:
 
 
 def training_settings(case: Case) -> dict:
-    """The settings of local training that the meta of these cases tell."""
+    """The settings of local training in the meta of these cases."""
     settings = case.meta
     read = {name: settings[name] for name in ("momentum", "weight_decay") if name in settings}
     if settings.get("local_epochs") is not None:

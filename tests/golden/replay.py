@@ -54,7 +54,7 @@ def combine(aggregator: Aggregator, stack: np.ndarray, num_examples=None, round:
 
 
 def combine_all(aggregators: Mapping[str, Aggregator], stack: np.ndarray, num_examples=None) -> dict[str, np.ndarray]:
-    """What each aggregator makes of one vector per client, in one compiled program."""
+    """The result of each aggregator for one vector per client, in one compiled program."""
     size, template = len(stack), {"params": {"w": jnp.zeros(stack.shape[1])}}
 
     @jax.jit
@@ -154,7 +154,7 @@ def replay_gradients(
 
 
 class Replay(NamedTuple):
-    """What came of some rounds: the states after each, and the models that its participants ended with."""
+    """The results of some rounds: the state after each, and the final models of its participants."""
 
     states: list[State]
     trained: list[Variables]  # leaves [cohort, ...]
@@ -204,7 +204,7 @@ class StoredLosses(NamedTuple):
 
 
 def stored_losses(case: Case) -> StoredLosses:
-    """The losses that a case stores, as feddyn's README says: tapes, tapes with hessians, or inputs with labels."""
+    """The losses that a case stores, see feddyn's README: tapes, tapes with hessians, or inputs with labels."""
     if "inputs" in case:
         rounds, cohort, steps, size, _ = case["inputs"].shape
         inputs, labels = (case[name].reshape(rounds, cohort, steps * size, *case[name].shape[4:]) for name in
@@ -223,7 +223,7 @@ def replay_case(case: Case, build: Callable[..., Algorithm], counts: np.ndarray 
     Args:
         case: The case: x0, n_clients, selected, and what `stored_losses` reads.
         build: The algorithm from the settings of its local training: batch_size, steps, shuffle.
-        counts: How many examples each client has, at least as many as it takes steps; None is one a step.
+        counts: The number of examples of each client, at least its number of steps; None: one per step.
     """
     objective, inputs, labels, steps, size = stored_losses(case)
     algorithm = build(batch_size=size, shuffle=False, **({} if counts is None else {"steps": steps}))
@@ -244,7 +244,7 @@ def replay_rounds(
 ) -> Replay:
     """Run rounds in which client selected[r, s] has the examples inputs[r, s], labels[r, s].
 
-    All rounds are one program. Counts that are given are what clients say that they have; no step may read beyond the
+    All rounds are one program. Given counts are those that clients report; no step may read beyond the
     examples that are stored.
     """
     stored = inputs.shape[2]

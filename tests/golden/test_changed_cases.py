@@ -1,4 +1,4 @@
-"""Stored cases with known changes: every value of a file is read and honoured."""
+"""Stored cases with known changes: every value of a file is read and used."""
 
 import json
 
@@ -17,7 +17,7 @@ load_checks()
 
 @pytest.fixture
 def hold_changed(tmp_path):
-    """(path beside the tests, new name, keys of meta that change, arrays that change) -> what comes of such a case."""
+    """(path beside the tests, new name, keys of meta that change, arrays that change) -> the result of the case."""
 
     def change(source: str, name: str, meta: dict | None = None, **arrays: np.ndarray) -> Outcome:
         held = read_arrays(source) | arrays

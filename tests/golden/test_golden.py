@@ -104,7 +104,7 @@ def test_uncovered_cases_do_not_change_the_exit_status(tmp_path):
         shutil.copy(HERE / "fedavg" / "s_random_a.npz", tmp_path / family)
     assert main(tmp_path) == 0
     shutil.rmtree(tmp_path / "fedavg")
-    assert main(tmp_path) == 1  # nothing was held
+    assert main(tmp_path) == 1  # no case was held
 
 
 @pytest.mark.slow

@@ -39,7 +39,7 @@ AGGREGATORS = {
 
 
 def stacks() -> dict[str, np.ndarray]:
-    """name -> updates [m, d] of every case that holds some; those of other cases with the same bytes but once."""
+    """name -> updates [m, d] of every case that has some, without duplicates."""
     found = {}
     for case in map(Case, find_cases(HERE)):
         for name in {"G", "stack"} & set(case.matching("*")):
@@ -119,7 +119,7 @@ def gram_implementation(request, monkeypatch):
 
 
 def errors_of_axes(dtype: str = "float32") -> np.ndarray:
-    """Of singular values 1, 1e-1, ..., 1e-5, each as a share of itself."""
+    """The relative errors of the singular values 1, 1e-1, ..., 1e-5."""
     generator = np.random.default_rng(0)
     left, right = (np.linalg.qr(generator.normal(size=(size, 6)))[0] for size in (6, 4096))
     values = 10.0 ** -np.arange(6)

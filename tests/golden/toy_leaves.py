@@ -54,7 +54,7 @@ class Toy:
         return np.stack([self.vector(state.server.shared["params"]) for state in states])
 
     def own(self, states: Sequence[State]) -> np.ndarray:
-        """The clients' own models that they remember as "own", [rounds, clients, d]."""
+        """The personal models in the memory "own", [rounds, clients, d]."""
         return np.stack([self.vector(state.clients.memory["own"]["params"]) for state in states])
 
     def objective(self, forward: ForwardPass) -> Array:
@@ -102,7 +102,7 @@ def run_rounds(
 
 
 def own_models(round: Round, state: State, data: ClientData) -> Variables:
-    """What is evaluated as the clients' own models, leaves [clients, ...]."""
+    """The models that are evaluated as personal models, leaves [clients, ...]."""
     everyone = Cohort(jnp.arange(len(data.train.count)), jnp.ones(len(data.train.count), bool))
 
     @jax.jit
@@ -116,7 +116,7 @@ def own_models(round: Round, state: State, data: ClientData) -> Variables:
 
 
 def completed(states: Sequence[State]) -> Params:
-    """The clients' own models where no rule makes them: shared with personal parameters, [rounds, clients, ...]."""
+    """The personal models without a rule: shared and personal parameters, [rounds, clients, ...]."""
 
     def to_params(state: State) -> Params:
         num_clients = len(state.clients.rounds)
@@ -127,7 +127,7 @@ def completed(states: Sequence[State]) -> Params:
 
 
 def stored_weighting(case: Case):
-    """The name of the case's weighting, or a weighting by its numbers of samples, whatever the tapes' length."""
+    """The name of the case's weighting, or a weighting by its numbers of samples, for any length of tapes."""
     return "uniform" if case.meta["weights"] == "uniform" else by_samples(case)
 
 

@@ -51,7 +51,7 @@ def test_every_embedded_config_is_complete_except_its_path(name):
             settings.complete_settings(chosen)
     chosen, notes = settings.complete_settings(chosen, {"data.path": "somewhere"} if needs_path else {})
     assert notes == [] and chosen["rounds"] > 0
-    assert chosen["layout"] == "auto"  # a fixed one refuses several processes, or leaves cores idle
+    assert chosen["layout"] == "auto"  # a fixed layout does not support several processes, or leaves cores idle
 
 
 def test_overrides_reach_options_that_the_file_does_not_set():
@@ -314,7 +314,7 @@ def test_stages_of_the_uplink_are_tables_in_a_list_whose_options_the_command_lin
     assert [stage["norm"] for stage in chosen["uplink"]] == [1.0, 0.7]
     assert settings.complete_settings(chosen)[0] == chosen
     assert len(build.build_algorithm(chosen).uplink) == 2
-    assert "uplink" not in complete()[0]  # config.json of runs without an uplink stays as it was
+    assert "uplink" not in complete()[0]  # config.json of runs without an uplink does not change
 
 
 def test_a_stage_that_is_named_next_is_appended_to_the_uplink():

@@ -79,7 +79,7 @@ def start_together(
 
 
 def wait_for_all(processes: list[subprocess.Popen], seconds: float = 300) -> list[tuple[int, str, str]]:
-    """(exit status, output, errors) of each. A process that still runs after so long is killed, and the test fails."""
+    """(exit status, output, errors) of each. After `seconds`, a running process is killed and the test fails."""
     try:
         streams = [process.communicate(timeout=seconds) for process in processes]
         return [(process.returncode, *output) for process, output in zip(processes, streams, strict=True)]

@@ -34,7 +34,7 @@ def place(tmp_path_factory):
 
 
 def kill_one(place: Path, count: int, own_arguments: list[str], workdir: Path, victim: int, round: int) -> None:
-    """SIGKILL one of them after that round; the others end by themselves, and say why."""
+    """Kill one process after that round; the others end by themselves and give the reason."""
     processes, log = start_together(place, count, own_arguments), MetricLines(workdir / "metrics.jsonl")
     while all(p.poll() is None for p in processes) and not any(line["round"] >= round for line in log.read()):
         time.sleep(0.01)
@@ -50,7 +50,7 @@ def kill_one(place: Path, count: int, own_arguments: list[str], workdir: Path, v
 
 
 def train_in_this_process(own_arguments: list[str]) -> None:
-    """In this process, whose devices are four."""
+    """In this process, which has four devices."""
     assert jax.device_count() == 4
     cache = jax.config.jax_compilation_cache_dir
     assert train.main([*own_arguments, "--no_compilation_cache"]) == 0
@@ -111,7 +111,7 @@ def test_runs_killed_at_several_rounds_resume_bit_for_bit(place, tmp_path, name,
 
 # ---- what they decide ------------------------------------------------------------------------------------------------
 class FixedReplies(Processes):
-    """The first of several that exist on paper: what they say is given."""
+    """The first of several simulated processes, whose messages are given."""
 
     def __init__(self, *said: object):
         super().__init__(0, len(said))

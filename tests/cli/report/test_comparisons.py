@@ -31,7 +31,7 @@ def test_constant_differences_have_no_p_value():
 
 
 def test_the_signed_rank_test_matches_the_exact_distribution():
-    """Of the 2^6 ways to sign six ranks one is as extreme on each side; a pair that does not differ has no say."""
+    """Of the 2^6 ways to sign six ranks one is as extreme on each side; pairs without a difference are ignored."""
     ours, theirs = [0.2, 0.4, 0.6, 0.8, 1.0, 1.2, 0.5], [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.5]
     assert comparisons.signed_rank_test(ours, theirs).p == pytest.approx(2 / 64)
     assert comparisons.signed_rank_test(ours, theirs).num_pairs == 7

@@ -1,4 +1,4 @@
-"""The page in a real browser: headless Chromium, where there is one."""
+"""The page in a real browser: headless Chromium, if available."""
 
 import shutil
 
@@ -62,7 +62,7 @@ def address(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def opened(browser, address):
-    """The page, opened once: what a test does to it is no matter to the next."""
+    """The page, opened once; tests do not affect each other."""
     resize(browser, 1200)
     browser.get(address)
     browser.execute_script("report.drawAll()")

@@ -1,4 +1,4 @@
-"""A report of what fedjax_het.cli.train really writes."""
+"""A report of the files that fedjax_het.cli.train writes."""
 
 import json
 

@@ -17,7 +17,7 @@ FETCHING = {"src", "href", "srcset", "data", "action", "poster", "background", "
 
 
 class Reader(HTMLParser):
-    """Attributes that fetch or lead somewhere, and what stands in style and script elements."""
+    """Attributes with addresses, and the content of style and script elements."""
 
     def __init__(self, text):
         super().__init__()
@@ -101,7 +101,7 @@ def test_watching_rewrites_a_changed_report_and_stops_reloading_at_the_end(tmp_p
     drawn = []
 
     def draw(figure, folder):
-        """While the first figures are drawn, the run goes on."""
+        """The run continues while the first figures are drawn."""
         if not drawn:
             lines = "".join(json.dumps(sample_runs.metric_line(12, seed, 0.5)) + "\n" for seed in (0, 1))
             (run / "metrics.jsonl").write_text(metrics + lines)

@@ -43,7 +43,7 @@ def test_each_client_has_a_row_and_missing_images_are_empty(run, monkeypatch):
     row = make_contents(*read_runs([run])).rows[0]
     shown.clear()
     diagnostics.draw_pictures([row])
-    assert len(shown) == 5 + 2 * 5  # contours, then images and what is made of them
+    assert len(shown) == 5 + 2 * 5  # contours, then images and normalised images
     assert {axis.get_ylabel() for axis, _ in shown} - {""} == {"a", "b", "c"}
     assert len({ends for _, ends in shown[5:]}) == 1
 

@@ -1,4 +1,4 @@
-"""Reading and naming of runs for the report, and messages about damaged files."""
+"""Reading and naming of runs for the report, and errors for damaged files."""
 
 import json
 

@@ -123,7 +123,7 @@ def test_curves_are_means_with_a_band_over_seeds(run_rows):
 
 
 def test_curves_over_bits_are_drawn_where_a_run_has_an_uplink(tmp_path):
-    """Runs without one send whole bytes."""
+    """Runs without an uplink send whole bytes."""
     runs = [sample_runs.write_run(tmp_path / name) for name in ("plain", "compressed")]
     for folder, figures in zip(runs, ({}, {"traffic/bits_up": 5e6}), strict=True):
         lines = [

@@ -1,4 +1,4 @@
-"""Damaged run directories: one line names the file, the damage and the way to go on; intact files are kept."""
+"""Damaged run directories: one line names the file, the damage and the fix; intact files are kept."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Descriptions of the examples that a run trains on and is measured on, and runs whose clients hold nothing out."""
+"""Descriptions of the examples that a run trains on and is measured on, and runs whose clients hold out no examples."""
 
 import contextlib
 import csv

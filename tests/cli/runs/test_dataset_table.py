@@ -1,4 +1,4 @@
-"""Tables of a data set, and the command that only checks one."""
+"""Tables of a data set, and the command that checks one."""
 
 import numpy as np
 import pytest
@@ -28,7 +28,7 @@ def cells_of(table) -> list[list[str]]:
 
 
 def dataset(num_classes=3, num_domains=2, masks=False, names=None):
-    """Example i is of class i and of domain i, as far as there are any; the last one is a test example."""
+    """Example i has class i and domain i, up to the last class and domain; the last example is a test example."""
     num = 12
     labels = np.arange(num) % num_classes
     return assemble(

@@ -1,5 +1,5 @@
-"""A run whose classes, domains and data set have names that Matplotlib, Markdown, rich or a terminal would read as more
-than names: it trains, draws and is reported, and the names are shown as they are."""
+"""A run whose classes, domains and data set have names that Matplotlib, Markdown, rich or a terminal would interpret
+as markup: it trains and is reported, and the names are shown literally."""
 
 import csv
 import json

@@ -94,7 +94,7 @@ def test_requested_metrics_have_tables_of_their_own_in_their_units(tmp_path):
         write_finished_run(tmp_path / domain, "fedavg", domain, values, score="calibration_error")
         for domain, values in (("photo", [0.2, 0.4]), ("sketch", [0.4, 0.8]))
     ]
-    for run in runs:  # accuracy is there in any case
+    for run in runs:  # accuracy is always there
         path = run.results.directory / "summary.json"
         summary = json.loads(path.read_text())
         summary["final"] |= {

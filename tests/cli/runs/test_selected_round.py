@@ -1,4 +1,4 @@
-"""Each client's figures in the round that does best on validation examples."""
+"""Each client's metrics in the best round on validation examples."""
 
 import json
 import shutil
@@ -71,7 +71,7 @@ def test_measures_read_the_selected_rows(finished):
 
 
 def test_a_killed_run_resumes_to_the_same_selected_rows(finished):
-    """Killed with the checkpoint of round 6 and the lines of all rounds written."""
+    """A run that was killed after the checkpoint of round 6 and the lines of all rounds."""
     shutil.copytree(finished / "run", finished / "killed")
     (finished / "killed" / "summary.json").unlink()
     checkpoints = [path for path in (finished / "killed" / "checkpoints").iterdir() if path.name.isdigit()]

@@ -93,7 +93,7 @@ def test_a_wide_table_is_reduced_to_its_summary_columns_on_a_page():
     assert result.title == "Accuracy (all 20 columns: clients.md)"
     assert r"\begin{tabular}{lrrr}" in to_latex(make(20)) and r"\begin{tabular}{lrrrrrrrr}" in to_latex(make(5))
     without = make(20)._replace(columns=[*map(str, range(23))])
-    assert narrow(without) is without  # it has no column of the worst
+    assert narrow(without) is without  # it has no column for the worst
 
 
 def test_names_with_markup_are_escaped_in_every_format():

@@ -91,7 +91,7 @@ def log(tmp_path):
 # ---- TensorBoard -----------------------------------------------------------------------------------------------------
 @pytest.mark.slow
 def test_tensorboard_shows_the_files_of_a_run_even_if_enabled_after_a_kill(command, tmp_path, capsys, monkeypatch):
-    """The kill comes after the lines of round 4 and before its checkpoint: they are dropped and come again."""
+    """The run is killed between the lines of round 4 and its checkpoint: they are dropped and written again."""
     run, save = tmp_path / "run", engine.Checkpoints.save
 
     def killed(self, round, state):
@@ -116,7 +116,7 @@ def test_tensorboard_shows_the_files_of_a_run_even_if_enabled_after_a_kill(comma
 
 
 def test_event_files_are_rewritten_when_a_run_resumes(log, tmp_path):
-    """Without a word from the killed process; what an open TensorBoard has read of its file is taken back."""
+    """The killed process does not close its file; an open TensorBoard drops the events it has read of it."""
     killed = open_trackers(tmp_path)
     log.add([line(4, 0, 1.0), line(4, 1, 1.0)])
     killed.catch_up(pytest.fail)
@@ -218,7 +218,7 @@ def test_an_unknown_tracker_is_refused_with_the_nearest(command, capsys):
 
 @pytest.fixture
 def failing_tracker(monkeypatch):
-    """A writer that does what its `write` is set to do."""
+    """A writer whose `write` is set by the test."""
     writer = SimpleNamespace(write=lambda *_: None, close=lambda is_complete: None)
     module = SimpleNamespace(open=lambda run: writer)
     monkeypatch.setitem(sys.modules, "fedjax_het.cli.trackers.broken", module)

@@ -24,7 +24,7 @@ SMALL = {
     "checkpoint_every": "4",
     "data.num_clients": "6",
     "cohort_size": "3",
-    "layout": "vmapped",  # two runs must not be laid out by their timings
+    "layout": "vmapped",  # two runs must have the same layout
     "num_seeds": "2",
     "data.partition.name": "dirichlet",
     "data.partition.alpha": "0.5",
@@ -51,7 +51,7 @@ def finish(process: subprocess.Popen) -> None:
 
 
 def kill_after(process: subprocess.Popen, workdir: Path, round: int, seconds: float = 0.0) -> None:
-    """SIGKILL as soon as the metrics of this round are seen, or so many seconds later."""
+    """Kill the process this number of seconds after the metrics of this round appear."""
     log = MetricLines(workdir / "metrics.jsonl")
     while process.poll() is None and not any(line["round"] >= round for line in log.read()):
         time.sleep(0.002)
@@ -79,7 +79,7 @@ def lines(workdir: Path) -> list[dict]:
 def check_kill_and_resume(
     tmp_path: Path, overrides: dict[str, str], kills: Sequence[tuple[int, float]], uplink: Sequence[dict] = ()
 ) -> None:
-    """Run once through, run once with a SIGKILL at every (round, seconds later), and compare everything but times."""
+    """Run once to the end and once with a SIGKILL at every (round, seconds later); compare everything but times."""
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     finish(start(whole, overrides, uplink))
     for round, seconds in kills:
@@ -127,7 +127,7 @@ def test_a_private_run_resumes_with_its_noise_bound_and_epsilon(tmp_path):
 
 @pytest.mark.slow
 def test_a_killed_run_with_error_feedback_resumes_bit_for_bit(tmp_path):
-    """What clients keep of their compressors' errors, and the server's mean of EF21, are in the checkpoint."""
+    """The checkpoint has the clients' compression errors and the server's mean of EF21."""
     stages = [{"name": "quantize", "rotated": True, "feedback": "classic"}, {"name": "top_k", "feedback": "ef21"}]
     options = {"algorithm.weighting": "uniform", "uplink.1.fraction": "0.1"}
     check_kill_and_resume(tmp_path, SMALL | options, kills=[(5, 0.0), (13, 0.01)], uplink=stages)
@@ -142,13 +142,13 @@ def test_a_killed_asynchronous_run_resumes_bit_for_bit(tmp_path):
 
 @pytest.mark.slow
 def test_a_killed_streaming_run_resumes_bit_for_bit(tmp_path):
-    """FedBN's own models, in per_client.csv, are in the store."""
+    """FedBN's personal models, see per_client.csv, are in the store."""
     elsewhere = {"algorithm.name": "fedbn", "model.norm": "batch", "client_states": "disk", "examples": "stream"}
     check_kill_and_resume(tmp_path, SMALL | elsewhere, kills=[(3, 0.0), (10, 0.005), (17, 0.02)])
 
 
 @pytest.mark.slow
 def test_a_killed_run_with_convolutions_resumes_bit_for_bit(tmp_path):
-    """The convolutions' and the Gram matrix's bits depend on nothing that another process may choose otherwise."""
+    """The bits of convolutions and Gram matrices do not depend on choices that may differ between processes."""
     network = {"model.name": "cnn", "model.channels": "4,8", "model.kernel": "3"}
     check_kill_and_resume(tmp_path, SMALL | network | {"algorithm.name": "fedld"}, kills=[(5, 0.0), (13, 0.01)])

@@ -1,4 +1,4 @@
-"""The share of rounds in which more clients attack than the robust rule is told of."""
+"""The share of rounds with more attackers than the robust rule's num_attackers."""
 
 import json
 

@@ -22,7 +22,7 @@ def norm_of_steps(num_steps: int, *settings, **options) -> float:
 
 
 def impulse_by_impulse(num_steps: int, rate: float, momentum: float, mu: float) -> float:
-    """Every gradient of the round is replaced by 1 in turn, the others by 0."""
+    """Each gradient of the round in turn is replaced by 1, the others by 0."""
     total = 0.0
     for number in range(num_steps):
         moved, buffer = 0.0, 0.0

@@ -34,7 +34,7 @@ def view(train=TRAIN, valid=VALID, inputs=INPUTS, start=START, local=LOCAL, memo
 
 
 def by_hand(variables, index, metric="loss") -> float:
-    """All at once, with the running statistics and without dropout."""
+    """All examples at once, with running statistics and without dropout."""
     params, stats = variables["params"], variables["batch_stats"]["norm_0"]
     x = INPUTS[index] @ params["dense_0"]["kernel"] + params["dense_0"]["bias"]
     x = (x - stats["mean"]) / np.sqrt(stats["var"] + 1e-5) * params["norm_0"]["scale"] + params["norm_0"]["bias"]

@@ -101,7 +101,7 @@ def test_divergences_are_homogeneous_and_invariant_to_rotation(seed, factor):
 @pytest.mark.extended
 @pytest.mark.parametrize("now", [NOW, START])
 def test_no_gradient_passes_through_lambda(now):
-    """At the start, too, where a length has no derivative."""
+    """Also at the start, where the norm has no derivative."""
     term = debiased_cross_entropy((2, 3), "step")
 
     def loss(kernel, logits):
@@ -109,7 +109,7 @@ def test_no_gradient_passes_through_lambda(now):
 
     by_head, by_logits = jax.grad(loss, argnums=(0, 1))(jnp.asarray(now), jnp.asarray(LOGITS))
     assert np.all(np.isfinite(by_logits))
-    np.testing.assert_allclose(by_head, 0, atol=1e-6)  # logits may all move alike; nothing comes by lambda
+    np.testing.assert_allclose(by_head, 0, atol=1e-6)  # a common shift of logits has no effect; lambda has no gradient
 
 
 @pytest.mark.extended

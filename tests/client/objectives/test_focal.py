@@ -1,4 +1,4 @@
-"""Focal loss, and its gradient where the plain formula has none."""
+"""Focal loss, and its gradient where the plain formula is not differentiable."""
 
 import jax
 import jax.numpy as jnp

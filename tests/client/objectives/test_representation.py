@@ -84,7 +84,7 @@ def test_information_is_zero_only_where_the_distributions_agree(factor):
 
 
 def test_information_is_the_mean_log_ratio_of_the_densities():
-    """By drawing: E ln N(z; c mu, c sigma) / N(z; r_mu, r_sigma)."""
+    """By sampling: E ln N(z; c mu, c sigma) / N(z; r_mu, r_sigma)."""
     reference = draw_reference(1.4)
     mean, scale = jnp.asarray(Z), jax.nn.softplus(jnp.asarray(Z))
     target, width = reference["mean"][LABELS], jax.nn.softplus(reference["scale"])[LABELS]

@@ -1,4 +1,4 @@
-"""Summaries of figures over clients."""
+"""Summaries of metrics over clients."""
 
 import numpy as np
 import pytest

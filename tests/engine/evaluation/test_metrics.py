@@ -1,4 +1,4 @@
-"""Metrics of predictions: against scikit-learn and SciPy, and the same however examples are evaluated."""
+"""Metrics of predictions: against scikit-learn and SciPy, and independent of batches and layout."""
 
 import jax
 import jax.numpy as jnp
@@ -35,7 +35,7 @@ MASK_METRICS = tuple(name for name, metric in METRICS.items() if metric.kind == 
 
 
 def draw(seed, num, num_classes, num_present=None, scale=2.0):
-    """Logits, float32 with ties, and labels of which only the first `num_present` classes occur."""
+    """Logits, float32 with ties, and labels with only the first `num_present` classes."""
     rng = np.random.default_rng(seed)
     logits = rng.normal(size=(num, num_classes)).astype(np.float32) * scale
     logits[num // 2 :] = logits[: num - num // 2]  # equal predictions
@@ -94,7 +94,7 @@ def test_the_calibration_error_is_that_of_scikit_learns_bins(case):
 
 
 def boundary(mask):
-    """The pixels of a mask beside one that is not of it, by definition."""
+    """The pixels of a mask next to a pixel outside it, by definition."""
     padded = np.pad(mask, 1)
     inside = padded[:-2, 1:-1] & padded[2:, 1:-1] & padded[1:-1, :-2] & padded[1:-1, 2:]
     return np.argwhere(mask & ~inside)
@@ -103,7 +103,7 @@ def boundary(mask):
 def test_distances_of_boundaries_are_those_of_all_pairs_of_pixels():
     rng = np.random.default_rng(0)
     truth, predicted = ((rng.random((4, 9, 12)) < 0.3).astype(np.uint8) * rng.integers(1, 3, (4, 1, 1)) for _ in "ab")
-    truth[1], predicted[2] = 0, 0  # a class that is only predicted, and one that is only there
+    truth[1], predicted[2] = 0, 0  # a class that is only predicted, and a class that is only true
     predicted[3] = truth[3]
     largest, mean = [], []
     for p, target in zip(predicted, truth, strict=True):

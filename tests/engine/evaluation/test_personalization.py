@@ -1,4 +1,4 @@
-"""Models that a rule makes for the evaluation: what they are, and that nothing of them depends on where it runs."""
+"""Models that a rule makes for the evaluation: their values, and their independence of layout and location."""
 
 import functools
 from dataclasses import replace
@@ -96,7 +96,7 @@ def test_own_models_off_the_device_score_the_same(where):
 
 
 def test_fine_tuning_is_a_function_of_the_round_and_the_client():
-    """Dropped-out clients and the blocks in which clients are scored change nothing."""
+    """Dropped-out clients and the block size of the evaluation do not change the result."""
     rule = {"personalize": fine_tuned(sgd(0.1, batch_size=2))}
     simulation = simulate(**rule)
     state = trained_state(simulation)

@@ -1,4 +1,4 @@
-"""Client states that are prefetched while the round before still trains some of the same clients."""
+"""Client states that are prefetched while the previous round still trains some of the same clients."""
 
 import jax
 import numpy as np

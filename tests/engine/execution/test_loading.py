@@ -1,4 +1,4 @@
-"""A cohort's examples in a table of their own."""
+"""Compact tables of a cohort's examples."""
 
 import numpy as np
 
@@ -10,7 +10,7 @@ ROWS = Rows(np.array([[5, 9, 2], [30, 0, 0], [7, 3, 0], [0, 0, 0]], np.int32), n
 
 
 def labels_of_rows(examples: Examples, rows: Rows) -> list[list[int]]:
-    """The labels that each client's row names."""
+    """The labels in each client's row."""
     return [
         examples.labels[index[:count]].tolist()
         for index, count in zip(rows.index.reshape(-1, 3), rows.count.reshape(-1), strict=True)

@@ -20,8 +20,8 @@ from tests.harness import algorithm, is_equal, model, without_padding
 
 pytestmark = pytest.mark.extended
 
-# Tests are compiled in a hurry, in which the same operations may be rounded otherwise from one program to the next.
-# These are as a user's are.
+# Tests compile with little optimization, so programs may round the same operations differently.
+# These tests use the user's default.
 EARNEST = {"xla_backend_optimization_level": 3, "xla_llvm_disable_expensive_passes": False}
 EARNEST |= {"xla_cpu_use_fusion_emitters": True} if HAS_EMITTERS_FLAG else {}
 LAYOUTS = {"chunked(1)": lambda: chunked(1), "sharded(2, 1)": lambda: sharded(2, 1), "vmapped": lambda: vmapped}
@@ -42,7 +42,7 @@ def full_optimization(monkeypatch):
 
 
 def quick_options() -> dict:
-    """What compiles quickly."""
+    """A model that compiles quickly."""
     return {"network": models.mlp(3, hidden=()), "shuffle": False}
 
 
@@ -62,7 +62,7 @@ def build(
     uplink: tuple[Stage, ...] = (),
     **options,
 ) -> Simulation:
-    """Few clients, some away: one that was there a round ago, or two rounds ago, is often there again."""
+    """Few clients, some absent: a client of one of the last two rounds often takes part again."""
     options = {"layout": chunked(1), "participation": participation.bernoulli(0.7, participation.uniform(3))} | options
     options |= {"rounds": 9, "evaluate_every": 5, "client_states": client_states, "examples": examples}
     options["personal_on_test"] = True
@@ -76,7 +76,7 @@ def with_all_client_states(state: State) -> State:
 
 
 def run(simulation: Simulation, blocks: tuple[int, ...] = (5, 4)) -> tuple:
-    """Everything that comes out of a run."""
+    """All results of a run."""
     state, out = simulation.start(), []
     for num_rounds in blocks:
         state, metrics = simulation.advance(state, num_rounds)
@@ -151,7 +151,7 @@ def test_the_length_of_blocks_does_not_change_the_states(streamed):
 
 
 def test_two_states_can_be_advanced_alternately(streamed):
-    """What was read ahead for one must not be taken for the other."""
+    """Data prefetched for one state must not be used for the other."""
     first, second = streamed.start(), streamed.start()
     first, _ = streamed.advance(first, 4)
     second, _ = streamed.advance(second, 2)

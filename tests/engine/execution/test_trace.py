@@ -1,4 +1,4 @@
-"""Refusal of slots that do not fit before anything runs."""
+"""Errors for slots that do not fit together, before anything runs."""
 
 from dataclasses import replace
 
@@ -106,7 +106,7 @@ def test_a_sharing_rule_that_matches_no_leaf_is_refused():
 
 @pytest.mark.parametrize("norm", ["none", "batch_stat", "group"])
 def test_fedbn_is_refused_without_batch_norms_that_have_leaves(norm):
-    """It would train exactly as FedAvg does."""
+    """It would train exactly like FedAvg."""
     with pytest.raises(InputError, match=r"sharing: nothing would be personal: .*of class .*Dense.*norm='batch'"):
         Simulation(algorithm("fedbn"), model(norm), federation(), rounds=1)
 

@@ -1,4 +1,4 @@
-"""Inner products by digits, as they are computed on TPUs, held against float64."""
+"""Inner products by digits, as on TPUs, compared with float64."""
 
 import jax
 import numpy as np
@@ -43,7 +43,7 @@ def test_entries_of_very_different_sizes_keep_their_products():
 
 
 def test_small_differences_between_rows_are_seen():
-    """Singular values of 1e-5 of the largest, of which a Gram matrix in float32 has nothing."""
+    """Singular values of 1e-5 of the largest, which a Gram matrix in float32 cannot resolve."""
     rows = (np.ones((4, 2000)) + 1e-5 * RNG.normal(size=(4, 2000))).astype(np.float32)
     ours, exact = (np.linalg.eigvalsh(m)[:-1] for m in (gram(rows), rows.astype(float) @ rows.T.astype(float)))
     np.testing.assert_allclose(ours, exact, rtol=1e-4)

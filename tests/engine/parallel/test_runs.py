@@ -30,7 +30,7 @@ OF_ITS_OWN = [
     pytest.param("harmofl", "alpha", (0.05, 0.5), marks=pytest.mark.slow),
     pytest.param("fedadam", "server_learning_rate", (0.01, 0.1), marks=pytest.mark.slow),
 ]
-UNUSED = {  # options that these refuse
+UNUSED = {  # options that these do not support
     **dict.fromkeys(("scaffold", "fedgamma"), ("momentum", "weight_decay")),
     **dict.fromkeys(("fedcm", "mofedsam"), ("momentum",)),
 }
@@ -59,9 +59,9 @@ def train(simulation):
 
 
 def check(chosen, seed=0, num_seeds=1, **options):
-    """Every figure of each run of a sweep, beside the others and alone."""
+    """All results of each run of a sweep, trained with the others and alone."""
     with warnings.catch_warnings():
-        warnings.simplefilter("error")  # none about float64, in which hyper-parameters are kept
+        warnings.simplefilter("error")  # none about float64 hyperparameters
         together = train(build(chosen, seed=seed, num_seeds=num_seeds, **options))
     seeds = [seed] * len(chosen.algorithms) if isinstance(seed, int) else seed
     for i, (single, first) in enumerate(zip(chosen.algorithms, seeds, strict=True)):
@@ -79,7 +79,7 @@ def test_a_sweep_over_an_option_equals_runs_alone(name, option, values):
 
 
 def test_hyper_parameters_are_what_python_numbers_would_be():
-    """0.7 * 10 is 7 in Python and 6.9999998 from a float32; beside bfloat16 it is bfloat16."""
+    """0.7 * 10 is 7 in Python and 6.9999998 in float32; with bfloat16 the product is bfloat16."""
     rates = sweep("fedprox", {"mu": (0.7, 0.3)}).hyper_parameters()["mu"]
     tenths = jax.vmap(lambda rate: in_double(lambda ten: jnp.floor(rate * ten).astype(jnp.float32))(jnp.float32(10)))
     assert tenths(rates).tolist() == jax.jit(tenths)(rates).tolist() == [7, 3]
@@ -124,7 +124,7 @@ def test_a_sweep_over_the_learning_rate_equals_runs_alone_for_every_algorithm(na
 @pytest.mark.extended
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_every_number_of_every_algorithm_can_be_swept(name):
-    """All at once, by tracing alone. What may be something else (HarmoFL's band may be a name) may be refused."""
+    """All at once, by tracing only. Options that also take other types (HarmoFL's band) may raise an error."""
     numbers = {
         option: [0.3, 0.6]
         for option, kind in constraints(ALGORITHMS[name]).items()

@@ -26,7 +26,7 @@ def build(name: str, layout: Layout, num_clients: int = 5, network=None, **optio
 
 # ---- memory ----------------------------------------------------------------------------------------------------------
 def peak_models_per_device(num_clients: int, num_seeds: int) -> tuple[float, float]:
-    """What the program of SCAFFOLD's rounds, and that of its beginning, hold on each of four devices, in models."""
+    """The memory of SCAFFOLD's rounds and of its initialization on each of four devices, in models."""
     network = models.mlp(3, hidden=(HIDDEN,))
     simulation = build("scaffold", sharded(4), num_clients, network, cohort_size=4, num_seeds=num_seeds)
     runner = simulation.executor

@@ -1,4 +1,4 @@
-"""Traffic between devices in a round, read off the compiled program; the documentation extrapolates from it."""
+"""Traffic between devices in a round, read from the compiled program; the documentation extrapolates from it."""
 
 from collections import Counter
 
@@ -41,10 +41,10 @@ def traffic(text: str, num_bytes: int) -> Counter:
     ("name", "num_clients", "gathered", "traded", "reduced"),
     [
         ("fedavg", 16, 0, 0, 1),
-        ("fedld", 16, 0, COHORT / DEVICES, 1),  # each device its part of the columns, for the Gram matrix
+        ("fedld", 16, 0, COHORT / DEVICES, 1),  # each device gets its part of the columns, for the Gram matrix
         # Control variates to the devices of their slots, and back to all; the sums of updates and of changes.
         ("scaffold", 16, COHORT, COHORT, 2),
-        ("scaffold", COHORT, 0, 0, 2),  # everyone takes part: each device has what it needs
+        ("scaffold", COHORT, 0, 0, 2),  # full participation: each device has its rows
     ],
 )
 def test_traffic_between_devices_is_the_documented_number_of_models(name, num_clients, gathered, traded, reduced):
@@ -69,7 +69,7 @@ def test_rows_that_a_tpu_takes_one_by_one_are_taken_where_they_lie(monkeypatch):
 
 @pytest.mark.parametrize(("name", "gathered"), [("ditto", 0), ("lgfedavg", COHORT)])
 def test_an_evaluation_sends_models_of_clients_once_or_twice(name, gathered):
-    """A block of clients at a time: to be scored, and where leaves are personal, to every device for their mean."""
+    """A block of clients at a time: for scoring, and for the mean of personal leaves on every device."""
     traced = simulate(name, 16).executor.traced
     programs, state = Evaluator(RunPrograms(traced)).programs(), traced.shapes.state
     personal = tree.num_bytes(state.clients.personal) / 16

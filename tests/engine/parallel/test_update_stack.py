@@ -1,4 +1,4 @@
-"""Reductions of a stack of updates, with the compiled kernel and without it."""
+"""Reductions of a stack of updates, with and without the compiled kernel."""
 
 import jax
 import jax.numpy as jnp
@@ -71,7 +71,7 @@ def test_the_gram_matrix_of_several_leaves_is_exact(monkeypatch):
 
 @needs_kernel
 def test_the_kernel_is_deterministic():
-    """Whichever thread was free: the columns are enough for several."""
+    """The result does not depend on threads; there are enough columns for several."""
     rows = draw_rows((6, 300_001))
     assert len({gram(rows).tobytes() for _ in range(5)}) == 1
 

@@ -34,7 +34,7 @@ def test_candidates_on_accelerators_are_large_chunks(monkeypatch):
 
 
 class Built:
-    """What a candidate came to, as far as a choice looks."""
+    """The timing of a candidate, as the choice reads it."""
 
     def __init__(self, candidate):
         self.candidate, self.compile_seconds, self.is_released = candidate, 10.0, False
@@ -44,7 +44,7 @@ class Built:
 
 
 def choose(monkeypatch, seconds: dict, rounds: int, too_large: tuple = ()) -> tuple[Built, autotune.LayoutChoice]:
-    """What is made of such timings; a compilation takes ten seconds."""
+    """The choice for these timings; a compilation takes ten seconds."""
 
     def build(candidate):
         if candidate.layout in too_large:
@@ -57,7 +57,7 @@ def choose(monkeypatch, seconds: dict, rounds: int, too_large: tuple = ()) -> tu
 
 SECONDS = {Candidate(vmapped): 0.3, Candidate(chunked(1)): 0.1, Candidate(sharded(2)): 0.2}
 CONVS = ("lax", "im2col")
-# Of six, those that are left out would be the fastest.
+# The skipped candidates of the six would be the fastest.
 PAIRS = autotune.pair_up([vmapped, chunked(10), chunked(1)], CONVS)
 PAIR_SECONDS = dict(zip(PAIRS, [9, 4, 1, 3, 6, 1], strict=True))
 
@@ -83,7 +83,7 @@ def test_layouts_that_do_not_fit_in_memory_are_left_out(monkeypatch):
 
 
 def test_convolutions_are_timed_in_one_layout_and_the_fastest_in_the_others(monkeypatch):
-    """XLA's own in one client after another, where it is not grouped."""
+    """XLA's own convolution for sequential clients, where it is not grouped."""
     _, choice = choose(monkeypatch, PAIR_SECONDS, rounds=1000)
     tried = ["vmapped with lax", "vmapped with im2col", "chunked(10) with im2col"]
     assert [str(timing.candidate) for timing in choice.timings] == [*tried, "chunked(1) with lax"]

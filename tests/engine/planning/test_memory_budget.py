@@ -1,4 +1,4 @@
-"""The choice of what stays on the device within a memory budget."""
+"""The placement of client states and examples within a memory budget."""
 
 import functools
 import shutil
@@ -22,7 +22,7 @@ RESIDENCES = [("device", "device"), ("device", "stream"), ("host", "device"), ("
 
 
 class Built:
-    """An executor as far as a budget reads it: a client that is trained takes 100 kB of temporary arrays."""
+    """An executor with the attributes that budgets read: each training client takes 100 kB of temporary arrays."""
 
     def __init__(self, wired, residence, folder):
         self.traced, self.offload, self.compile_seconds = wired, residence, 0.0
@@ -47,7 +47,7 @@ def trace_cached(layout: Layout) -> TracedRound:
 
 @pytest.fixture
 def select(monkeypatch, tmp_path):
-    """Where a job of sixty clients, eight a round, ends up."""
+    """The placement of a run with sixty clients, eight per round."""
     monkeypatch.setattr(memory_budget, "trace_round", lambda _, layout: trace_cached(layout))
     monkeypatch.setattr(memory_budget, "Executor", Built)
     monkeypatch.setattr(autotune, "time_rounds", lambda runner, *_: [1.0])
@@ -69,7 +69,7 @@ def test_without_a_limit_everything_is_on_the_device(select):
 
 @pytest.mark.parametrize("expected", RESIDENCES)
 def test_arrays_that_do_not_fit_are_kept_off_the_device(select, expected):
-    """A budget that this residence just fits in: none that is quicker does."""
+    """A budget that this placement just fits, and no faster one."""
     sizes = {residence: select.held(*residence) for residence in RESIDENCES}
     assert sizes["host", "stream"] < min(sizes["host", "device"], sizes["device", "stream"]) < sizes["device", "device"]
     fitting = [residence for residence, size in sizes.items() if size <= sizes[expected]]
@@ -143,7 +143,7 @@ def test_a_disk_that_is_too_small_is_refused(select, monkeypatch):
 
 @pytest.mark.extended
 def test_a_simulation_runs_within_a_small_memory_budget():
-    """End to end: all of it would take four times that, and is not even compiled."""
+    """End to end: everything on the device would take four times the budget, and is not compiled."""
     simulation = Simulation(
         algorithm("scaffold"), model(), federation(400), rounds=2, cohort_size=3, memory_budget=200_000
     )

@@ -1,4 +1,4 @@
-"""Asynchronous rounds: their schedule, and what the server makes of updates from older models."""
+"""Asynchronous rounds: their schedule, and the server's use of updates from older models."""
 
 import functools
 from dataclasses import replace
@@ -81,7 +81,7 @@ def test_the_schedule_is_that_of_an_event_queue():
         if concurrency < CLIENTS:
             durations[rng.integers(CLIENTS)] = np.inf  # a client without examples
         if oldest is not None and index == 2:
-            continue  # everybody starts together, and may be too late together for ever
+            continue  # all clients start together, and may always be too late together
         expected = play(rule, table_of_draws(int(index), seed), durations, rounds=6)
         found = make_schedule(rule, RULES[index], jax.random.key(seed), CLIENTS, durations, 6)
         events = np.stack([found.clients, found.start, found.draw], axis=-1)
@@ -104,7 +104,7 @@ def test_fewer_rounds_have_the_beginning_of_the_same_schedule():
 @pytest.mark.extended
 @pytest.mark.parametrize("name", ["fedavg", pytest.param("scaffold", marks=pytest.mark.slow)])
 def test_with_one_number_as_buffer_cohort_and_concurrency_the_run_is_synchronous(name):
-    """To the bit, but for the last of the clock's, whatever the clients' speeds."""
+    """Bitwise, except for the last bit of the clock, for any speeds of clients."""
     expected, measured = finish(simulation(None, name, cohort_size=3))
     for rule in (fedbuff(3, buffer_size=3), fedbuff(3, buffer_size=3, exponent=2.0, max_staleness=0)):
         state, metrics = finish(simulation(rule, name, cohort_size=3))

@@ -1,4 +1,4 @@
-"""Augmentation inside a round: in training alone, and by client, round and step alone."""
+"""Augmentation inside a round: only in training, determined by client, round and step."""
 
 import jax
 import numpy as np

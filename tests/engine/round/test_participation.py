@@ -45,7 +45,7 @@ def test_a_probability_out_of_range_is_refused(probability):
 
 
 def test_a_cohort_of_a_million_clients_is_uniform_and_distinct():
-    """All different, all in range, every id as likely as another, and no trace of the shuffle in the program."""
+    """Ids are distinct, in range and equally likely, and the program has no shuffle."""
     num_clients, count = 1_000_003, 1000
     draw = jax.jit(jax.vmap(lambda key: participation.uniform(count).draw(key, num_clients, 0)[0]))
     drawn = np.asarray(draw(jax.random.split(jax.random.key(0), 50)))

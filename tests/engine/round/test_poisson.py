@@ -40,7 +40,7 @@ def test_the_number_of_clients_of_a_large_population_is_binomial():
     assert all(len(set(ids)) == len(ids) and np.all(np.diff(ids) > 0) for ids in cohort)
     number = is_drawn.sum(axis=1)
     assert scipy.stats.kstest(number, scipy.stats.binom(num_clients, probability).cdf).pvalue > 1e-3
-    # By id, the clients left out would be those of large ids.
+    # Otherwise the clients with large ids would be left out.
     assert cohort[is_drawn].mean() == pytest.approx(num_clients / 2, rel=0.01)
     assert "1000003]" not in str(jax.make_jaxpr(lambda key: rule.draw(key, num_clients, 0))(jax.random.key(0)))
 

@@ -1,4 +1,4 @@
-"""Memory of a round, read off the compiled program."""
+"""Memory of a round, read from the compiled program."""
 
 import math
 import re
@@ -73,7 +73,7 @@ def test_each_device_stacks_its_own_share(stack, share):
 
 @pytest.mark.parametrize(("name", "stacks"), [("fedld", 1), ("fedmgc", 1), ("hierarchical", 4)])
 def test_devices_gather_no_stack(name, stacks):
-    """They trade blocks, and add up one model and what is clients by clients, once or for each of its four tensors."""
+    """They exchange blocks, and sum one model and [clients, clients] matrices, one or one per tensor."""
     step, model = compile_round(name, 12, sharded(2, 1))
     collectives = re.findall(r"= (\S.*?) (all-gather|all-to-all|all-reduce)(?:-start)?\(", step.as_text())
     assert {kind for _, kind in collectives} == {"all-gather", "all-to-all", "all-reduce"}

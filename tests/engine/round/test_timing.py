@@ -50,7 +50,7 @@ def test_without_a_deadline_a_round_lasts_as_long_as_its_slowest_client(speeds):
 
 @pytest.mark.parametrize("layout", [None, chunked(2)], ids=str)
 def test_clients_do_the_steps_that_they_have_time_for(speeds, layout):
-    """A step takes the last client longer than the deadline; the others do the whole ones that fit."""
+    """A step of the last client takes longer than the deadline; the others do as many whole steps as fit."""
     round = timed_round(from_file(speeds, deadline=5.4, late="partial"), **({"layout": layout} if layout else {}))
     state = round.init(jax.random.key(0), federation().data)
     state, metrics, said = jax.jit(round.step_with_messages)(state, federation().data, jax.random.key(0))
@@ -62,7 +62,7 @@ def test_clients_do_the_steps_that_they_have_time_for(speeds, layout):
 
 
 def test_partial_work_is_the_beginning_of_the_usual_work():
-    """A deadline for two steps gives what two steps per round give, where the batches are the same."""
+    """A deadline for two steps gives the same result as two steps per round, if the batches are the same."""
     round = timed_round(log_normal(sigma=0.0, deadline=2.5))
     two = make_round(algorithm("fedavg", steps=2), model(), 5, timing=log_normal(), prepare=federation().prepare)
     has_two = STEPS >= 2

@@ -52,7 +52,7 @@ def test_clients_keep_send_and_sum_in_every_layout(layout):
         assert not metric.is_nonfinite.any()
     reports = np.asarray(state.clients.rounds)[:5]
     (kept,) = state.clients.memory["uplink"]
-    np.testing.assert_array_equal(kept[:5], reports)  # absent clients keep what they had
+    np.testing.assert_array_equal(kept[:5], reports)  # absent clients keep their memory
     assert state.server.uplink[0]["ids"] == np.sum(reports * np.arange(5))
     assert 0 < reports.sum() < 15
     plain, _ = run(compose("fedavg", participation=bernoulli(0.7)))

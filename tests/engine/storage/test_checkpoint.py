@@ -83,7 +83,7 @@ def test_a_resumed_run_has_the_same_client_states(tmp_path):
 
 @pytest.mark.extended
 def test_a_run_killed_between_states_and_checkpoint_resumes_from_the_one_before(tmp_path, monkeypatch):
-    """Its segment is there, the checkpoint that lists it is not: the run goes on from the one before."""
+    """Its segment exists, but not the checkpoint that lists it: the run resumes from the previous one."""
     simulation = build_off_device()
     expected = with_all_client_states(advance_in_blocks(simulation, 4))
     state = advance_in_blocks(simulation, 2, directory=tmp_path)

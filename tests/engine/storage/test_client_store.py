@@ -1,4 +1,4 @@
-"""Client states off the device, against the same states as dense arrays."""
+"""Client states off the device, compared with the same states as dense arrays."""
 
 import os
 import tempfile
@@ -35,7 +35,7 @@ def dense(states: ClientState, clients: int = CLIENTS) -> ClientState:
 def update_clients(
     store: ClientStore, mirror: ClientState, ids: np.ndarray, has_reported: np.ndarray, value: float
 ) -> None:
-    """Take, change and put states as a round does; clients that have not reported stay as they were."""
+    """Take, change and put states as in a round; clients that have not reported do not change."""
     taken = store.take(ids)
 
     def changed(leaf):
@@ -76,7 +76,7 @@ def test_a_client_store_works_without_leaves():
 
 @pytest.mark.parametrize("is_on_disk", [False, True])
 def test_memory_and_disk_grow_with_the_clients_that_took_part_only(tmp_path, monkeypatch, is_on_disk):
-    """8 GB of states in all, of which four clients have one."""
+    """8 GB of states in total; four clients have one."""
     files, make = [], tempfile.TemporaryFile
     monkeypatch.setattr(tempfile, "TemporaryFile", lambda **options: files.append(make(**options)) or files[-1])
     monkeypatch.setattr(records, "_BLOCK", 1 << 20)

@@ -81,7 +81,7 @@ def test_pruned_checkpoints_hold_at_most_twice_the_states(tmp_path):
 
 
 def test_a_store_restored_to_an_older_checkpoint_is_saved_correctly(tmp_path):
-    """Restore an older checkpoint and go another way: what the newer one wrote must not count as written."""
+    """Restore an older checkpoint and continue differently: records of the newer one must not count as written."""
     store, mirror, kept = new_store(), dense(initial_states()), IncrementalCheckpoint(tmp_path)
     update_random(store, mirror, seed=1)
     older = kept.write(1, store)

@@ -1,4 +1,4 @@
-"""Resumed and streamed runs with stages that keep something, a deadline, and a virtual clock."""
+"""Resumed and streamed runs with stages that have memory, a deadline, and a virtual clock."""
 
 from dataclasses import replace
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.extended
 
 
 def send(update, view):
-    """Send three quarters of the update and of what was left of the last one, and keep the rest."""
+    """Send three quarters of the sum of the update and the last remainder, and keep the remainder."""
     whole = tree.add(update, view.memory)
     sent = tree.scale(0.75, whole)
     return Sent(sent, tree.subtract(whole, sent), {"sent": tree.squared_norm(sent)})

@@ -1,4 +1,4 @@
-"""Collectives of compiled programs: their kinds and sizes, and what must not be sent."""
+"""Collectives of compiled programs: their kinds and sizes, and the limit on sizes."""
 
 from types import SimpleNamespace
 

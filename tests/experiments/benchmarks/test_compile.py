@@ -68,7 +68,7 @@ def test_every_model_lowers_for_gpus(algorithm, model):
 
 @pytest.mark.slow
 def test_another_process_finds_the_same_programs_in_the_compilation_cache(tmp_path):
-    """The keys are made of the lowered programs; no TPU or GPU is here to be compiled for with a cache."""
+    """Keys are functions of the lowered programs; a cache needs a TPU or GPU, which is not present here."""
     outputs, cached = [], []
     for seed in "12":
         environment = os.environ | {
@@ -92,9 +92,9 @@ def test_a_call_of_the_host_is_a_failure():
 
 
 def compile_apart(tmp_path, topology, *choices):
-    """The records of the command in a process of its own, which gives back the gigabytes that some compilations take.
+    """The records of the command in a separate process, which frees the gigabytes that some compilations take.
 
-    In this process JAX may have left out GPUs, too, for want of one.
+    In this process, JAX may also have no GPU platform.
     """
     path = tmp_path / "compile.json"
     command = [sys.executable, "-m", "experiments.benchmarks.compile", f"--topology={topology}", f"--json={path}"]

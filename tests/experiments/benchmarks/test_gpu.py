@@ -1,4 +1,4 @@
-"""The GPU benchmark without a GPU: which timings it makes, its file, and its errors."""
+"""The GPU benchmark without a GPU: its timings, its file, and its errors."""
 
 import json
 

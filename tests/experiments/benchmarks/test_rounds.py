@@ -117,7 +117,7 @@ for line in sys.stdin if not said else []:
 
 @pytest.fixture(scope="module")
 def measurements(tmp_path_factory):
-    """Ours takes 2 s a round; one peer takes 1, one 4 and computes something else, one crashes, one is not there."""
+    """Ours takes 2 s per round; one peer takes 1 s, one takes 4 s and differs, one crashes, one is missing."""
 
     def write_fake_python(name, seconds=1.0, step=0.1, crashes=False, said=None):
         path = tmp_path_factory.mktemp("python") / name
@@ -193,7 +193,7 @@ def test_the_command_prints_a_table_and_writes_json(measurements, monkeypatch, t
 
 
 def test_a_worker_imports_neither_fedjax_het_nor_jax():
-    """Its environment may be one of another framework, which has neither."""
+    """Its environment may be that of another framework, which has neither."""
     program = "import sys; sys.modules |= {'fedjax_het': None, 'jax': None}; import experiments.benchmarks.peers.worker"
     subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True, timeout=60)
 

@@ -1,4 +1,4 @@
-"""Every table and figure at the papers' own scale, held against what the papers say: facts/<paper>.toml.
+"""Every table and figure at the papers' own scale, compared with the papers' statements: facts/<paper>.toml.
 
 A fact names the tables and figures it is about (`of`, as for --what), `rows` and `columns` where it is not about all of
 theirs, and its `place`. Kinds of facts:
@@ -54,7 +54,7 @@ NEUTRAL = {
     "gmf": 0.0,
     "seed": 0,
 }
-"""Numbers of algorithms that change nothing at these values."""
+"""Numbers of algorithms that have no effect at these values."""
 NUMBER = r"[0-9]*[.][0-9]+|[0-9]+"
 KINDS = {
     "stated": {"of", "rows", "columns", "place", "settings", "starts_from"},

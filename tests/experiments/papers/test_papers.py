@@ -264,7 +264,7 @@ def test_a_run_that_holds_out_nothing_for_a_measure_is_named_with_the_remedy(tmp
 
 
 def distinct_experiments():
-    """Every table and figure, but for those that at the smallest scale are another one's under another title."""
+    """Every table and figure, except those that equal another one at the smallest scale."""
     known = []
     for paper, experiments in PAPERS.items():
         for what, experiment in experiments.items():
