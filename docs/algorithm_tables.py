@@ -50,7 +50,7 @@ print(history.mean_and_std())
 
 
 def tabulate_families() -> str:
-    """Write README's table: the algorithms of each family, those of one file with a link to it."""
+    """Write README's table: the algorithms of each family, grouped by file with a link to it."""
 
     def find_file(algorithm: Callable[..., Algorithm]) -> str:
         return (
@@ -163,5 +163,5 @@ def tabulate_references() -> str:
 
 
 def _escape(text: str) -> str:
-    """Escape what Markdown would read as the border of a cell or as emphasis."""
+    """Escape characters that Markdown interprets as the border of a cell or as emphasis."""
     return re.sub(r"([|*_<\[\]])", r"\\\1", text)

@@ -57,7 +57,7 @@ _GAP = re.compile(r"(?<!min) {2,}")
 
 
 def render_formula(text: str) -> str:
-    """Render the formula of a docstring as HTML; a line keeps its parts, which two spaces or more separate, apart."""
+    """Render the formula of a docstring as HTML; parts of a line separated by two or more spaces stay apart."""
     lines = []
     for line in text.rstrip().splitlines():
         parts = [to_mathml(to_latex(part)) for part in _GAP.split(line.strip()) if part]
@@ -75,7 +75,7 @@ def to_mathml(latex: str, *, is_block: bool = False) -> str:
 def to_latex(text: str) -> str:
     r"""Translate the notation of docstrings, such as `w <- w + eta_g sum_i p_i (w_i - w)`, to LaTeX.
 
-    `x_ik` and `x^2` have the letters and digits behind the sign as their index, braces make it longer, `c_i+` is
+    `x_ik` and `x^2` have the following letters and digits as their index, braces group longer ones, `c_i+` is
     raised, `xbar` has a bar, `1/N` without spaces is a fraction, and words are text.
     """
     tokens = _TOKEN.findall(_FRACTION.sub(r"⟨\1⟩⟨\2⟩", text))
@@ -124,14 +124,14 @@ def _is_word(token: str) -> bool:
 
 
 def _is_word_here(tokens: list[str], place: int) -> bool:
-    """Whether "a", "in" or "sum" is the English word, as words stand beside it."""
-    beside = [
+    """Whether "a", "in" or "sum" is the English word, because its neighbors are words."""
+    neighbors = [
         tokens[other] for other in (place - 2, place + 2) if 0 <= other < len(tokens)
     ]
     return (
         tokens[place] in ("a", "in", "sum")
-        and len(beside) == 2
-        and all(map(_is_word, beside))
+        and len(neighbors) == 2
+        and all(map(_is_word, neighbors))
     )
 
 
@@ -148,7 +148,7 @@ def _translate(token: str) -> str:
 
 
 def _read_index(tokens: list[str], place: int) -> tuple[str, int]:
-    """Return the index that begins at a place, and the place of its last token."""
+    """Return the index that begins at a token, and the position of its last token."""
     if tokens[place] in "({":
         end = _find_close(tokens, place)
         return to_latex("".join(tokens[place + 1 : end])), end

@@ -1,4 +1,4 @@
-"""A hook of MkDocs: it writes one page per algorithm from its docstring, and fills tables and formulas into pages."""
+"""A hook of MkDocs: writes one page per algorithm from its docstring, and inserts tables and formulas into pages."""
 
 import re
 import sys

@@ -1,4 +1,4 @@
-"""Draw docs/images/overview.svg: who has which data, and the test accuracy of five algorithms on it."""
+"""Draw docs/images/overview.svg: the data of each client, and the test accuracy of five algorithms."""
 
 from pathlib import Path
 

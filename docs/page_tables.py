@@ -1,4 +1,4 @@
-"""The tables that are kept in pages: those of README and of the comparison.
+"""The tables that are stored in pages: those of README and of the comparison.
 
 `python -m docs.page_tables` writes them from the docstrings of the recipes and from the results in docs/comparison/,
 which `python -m experiments.papers` writes.
@@ -67,7 +67,7 @@ PAGES: dict[Path, dict[str, Callable[[], str]]] = {
 
 
 def fill_page(page: Path) -> str:
-    """Return the text of a page with its tables as they should be; raises InputError where it has no place for one."""
+    """Return the text of a page with up-to-date tables; raises InputError if the page has no place for one."""
     blocks = {name: tabulate() for name, tabulate in PAGES[page].items()}
     return fill_blocks(page, "python -m docs.page_tables", blocks)
 

@@ -176,7 +176,7 @@ class StageView(NamedTuple):
 
 
 class Sent(NamedTuple):
-    """What a client sends through a stage, and stores for its next round.
+    """The result of a stage for one client: the update it sends, and its memory for the next round.
 
     Args:
         update: The update as the server decodes it.

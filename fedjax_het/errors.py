@@ -3,7 +3,7 @@
 import difflib
 from collections.abc import Iterable
 
-_MAX_NAMES = 12  # that a message lists beside the most similar one
+_MAX_NAMES = 12  # listed in a message besides the most similar one
 
 
 class InputError(ValueError):

@@ -1,4 +1,4 @@
-"""Kinds of labels: classes of examples, pixels or positions of sequences with padding, and times of survival.
+"""Kinds of labels: classes of examples, pixels or positions of sequences with padding, and survival times.
 
 Labels are [batch] (a class per example), [batch, length] (a class per position of a sequence) or [batch, height, width]
 (a class per pixel), integers. Only labels of sequences may be negative: a position with the label `PADDING` is no
@@ -18,7 +18,7 @@ _SEQUENCE_AXES = 2
 
 
 def are_of_sequences(labels: HostArray) -> bool:
-    """Whether labels are those of sequences, a class per position."""
+    """Whether labels are of sequences, one class per position."""
     return labels.ndim == _SEQUENCE_AXES
 
 
@@ -28,15 +28,15 @@ def are_tokens(inputs: HostArray) -> bool:
 
 
 def are_times(labels: HostArray) -> bool:
-    """Whether labels are times of survival."""
+    """Whether labels are survival times."""
     return jnp.issubdtype(labels.dtype, jnp.floating)
 
 
 def check_classes(labels: HostArray) -> None:
-    """Raise InputError for times of survival."""
+    """Raise InputError for survival times."""
     if are_times(labels):
         raise InputError(
-            "the labels are times of survival, and a part of this algorithm reads classes. Set task_loss='cox', with "
+            "the labels are survival times, and a part of this algorithm reads classes. Set task_loss='cox', with "
             "an algorithm that reads no labels but in its cross-entropy, such as fedavg."
         )
 
@@ -45,7 +45,7 @@ def cross_entropies(logits: Array, labels: Array) -> Array:
     """Softmax cross-entropy of every label: logits [..., class] -> [...]; of padding, a number without meaning.
 
     Raises:
-        InputError: The labels are times of survival.
+        InputError: The labels are survival times.
     """
     check_classes(labels)
     return optax.softmax_cross_entropy_with_integer_labels(logits, labels)
@@ -54,7 +54,7 @@ def cross_entropies(logits: Array, labels: Array) -> Array:
 def risks(logits: Array) -> Array:
     """The logarithm of the hazard, up to a constant: the logit of an event less that of none, [batch, 2] -> [batch]."""
     if logits.ndim != 2 or logits.shape[-1] != 2:
-        raise InputError(f"times of survival need a model of two classes, not logits of shape {logits.shape}.")
+        raise InputError(f"survival times need a model of two classes, not logits of shape {logits.shape}.")
     return logits[:, 1] - logits[:, 0]
 
 
@@ -141,7 +141,7 @@ def mean_over_labels(values: Array, labels: Array, mask: Array) -> Array:
         mask: 1 for an example, 0 for padding, [batch].
 
     Raises:
-        InputError: The labels are times of survival.
+        InputError: The labels are survival times.
     """
     check_classes(labels)
     if are_of_sequences(labels):

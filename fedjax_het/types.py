@@ -116,7 +116,7 @@ class ServerState(NamedTuple):
     uplink: tuple[PyTree, ...] = ()  # the state of each stage of the uplink; () without stages
     history: PyTree = ()  # the last broadcasts, leaves [versions, ...], if clients may start from older ones; else ()
     base: Variables = {}  # leaves that the server alone changes
-    frozen: Variables = {}  # leaves that nobody changes, which clients have from the start
+    frozen: Variables = {}  # leaves that never change, which clients have from the start
 
 
 class RunCounters(NamedTuple):
@@ -151,7 +151,7 @@ class ClientView(NamedTuple):
     metrics: Mapping[str, Float[Array, ""]]  # {} before training, what the local update measured after
     num_steps: Float[Array, ""]  # 0 before training
     client: Int[Array, ""] | int = 0  # its id
-    max_steps: Int[Array, ""] | None = None  # steps that it has time for in this round; None is no limit
+    max_steps: Int[Array, ""] | None = None  # maximum number of steps in this round; None: no limit
     results: Named = {}  # {} before training, `Trained.results` after
 
 
@@ -223,7 +223,7 @@ class RoundSnapshot(NamedTuple):
     shared: Variables  # the server's after the round
     gram_edit: Callable[[Gram, ServerView], Gram] | None  # see Aggregator
     key: Key
-    is_attacker: Bool[Array, "cohort"] | None  # whether an attack of the uplink makes the client lie; None: no attack
+    is_attacker: Bool[Array, "cohort"] | None  # whether the client attacks in the uplink; None: no attack
 
 
 class Trained(NamedTuple):

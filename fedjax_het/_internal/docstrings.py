@@ -24,7 +24,7 @@ def parse_docstring(function: Callable) -> ParsedDocstring:
     """Parse a docstring with sections in Google's style.
 
     The first line is the title, indented lines outside sections are the formula, and a paragraph that begins with
-    "Communication: " says what is sent, and what clients and the server store between rounds.
+    "Communication: " describes the messages, and the state of clients and server between rounds.
     """
     title, _, rest = (inspect.getdoc(function) or "").partition("\n")
     sections = {name: textwrap.dedent(body) for name, body in _SECTION.findall(f"{rest}\n")}

@@ -1,4 +1,4 @@
-"""The platform that programs are traced and compiled for: that of JAX's default devices, or another one that is named.
+"""The platform that programs are traced and compiled for: that of JAX's default devices, or a named one.
 
 Convolutions, native kernels, block sizes and layouts depend on it. To compile for a TPU on a machine without one, the
 program is traced inside `tracing_for("tpu")`.

@@ -155,7 +155,7 @@ class Dataset:
     def _check_times(self) -> None:
         if self.labels.dtype != np.float32 or self.labels.ndim != 1 or len(self.class_names) != 2:
             raise InputError(
-                f"{self.name}: times of survival are {self.labels.dtype} {self.labels.shape} with "
+                f"{self.name}: survival times are {self.labels.dtype} {self.labels.shape} with "
                 f"{len(self.class_names)} classes. Give float32 [n], and two class names: no event, event."
             )
         if not (is_time := np.isfinite(self.labels) & (np.abs(self.labels) >= 1)).all():

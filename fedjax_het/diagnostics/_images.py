@@ -138,7 +138,7 @@ DIAGNOSTICS = {
     ),
     "normalisation": Diagnostic(
         normalisation_of_round,
-        "What amplitude normalisation makes of images",
+        "Images before and after amplitude normalisation",
         "Test images of the first clients of the cohort, as they are and with the federation's average amplitude in "
         "place of their own, as it is after the round; black and white are the same throughout (HarmoFL, Fig. 2).",
         panels=(ImagePanel("image", "images"), ImagePanel("normalised", "normalised")),

@@ -36,7 +36,7 @@ class Prediction(NamedTuple):
     def confusion_matrix(self, num_classes: int) -> np.ndarray:
         """See `fedjax_het.confusion_matrix`."""
         if self.classes is None:
-            raise InputError("confusion matrix: the labels are times of survival, not classes.")
+            raise InputError("confusion matrix: the labels are survival times, not classes.")
         return confusion_matrix(self.labels, self.classes, num_classes)
 
 

@@ -104,9 +104,9 @@ def test_a_linear_model_learns_the_hazard():
 
 
 def test_losses_of_classes_are_refused():
-    with pytest.raises(InputError, match="the labels are times of survival"):
+    with pytest.raises(InputError, match="the labels are survival times"):
         survival_run("fedavg", task_loss="cross_entropy")
-    with pytest.raises(InputError, match="'cox' is for times of survival"):
+    with pytest.raises(InputError, match="'cox' is for survival times"):
         engine.Simulation(
             with_loss("fedavg", "cox"), models.mlp(2, hidden=()), data.toy(num_clients=2, num_classes=2), rounds=1
         )

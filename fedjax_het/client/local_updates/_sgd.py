@@ -146,8 +146,8 @@ def sgd(
             num_steps = jnp.minimum(num_steps, view.max_steps)
 
         def epoch(number: Array, progress: _Progress) -> _Progress:
-            epoch_key, afresh = jax.random.fold_in(key, number), jnp.array([1.0, 0.0])
-            progress = progress._replace(loss=progress.loss * afresh, num_examples=progress.num_examples * afresh)
+            epoch_key, reset = jax.random.fold_in(key, number), jnp.array([1.0, 0.0])
+            progress = progress._replace(loss=progress.loss * reset, num_examples=progress.num_examples * reset)
             epoch_view = view._replace(local={"params": progress.params, **progress.state})
             order = _shuffle(epoch_key, rows) if shuffle else rows.index
             last = jnp.minimum(num_batches, num_steps - number * num_batches)

@@ -166,7 +166,7 @@ def cox(weight: NonNegative = 1.0) -> Term:
     def cox(forward: ForwardPass) -> Array:
         labels, mask = forward.batch.labels, forward.batch.mask
         if not are_times(labels):
-            raise InputError("task_loss: 'cox' is for times of survival, and this data set has classes. Leave it out.")
+            raise InputError("task_loss: 'cox' is for survival times, and this data set has classes. Omit it.")
         return weight * masked_mean(cox_losses(forward.outputs.logits, labels, mask > 0), mask)
 
     return cox

@@ -104,7 +104,7 @@ def calibration_error(logits: Logits, labels: Labels) -> float:
     return float(np.abs(gaps).sum() / len(labels))
 
 
-# ---- of times of survival --------------------------------------------------------------------------------------------
+# ---- of survival times -----------------------------------------------------------------------------------------------
 def c_index(logits: Logits, times: Float[np.ndarray, " examples"]) -> float:
     """Harrell's C-index: the fraction of comparable pairs that the risks order correctly, see `labels.concordance`.
 

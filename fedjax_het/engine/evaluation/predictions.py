@@ -36,7 +36,7 @@ def confusion_matrix(labels: np.ndarray, predicted: np.ndarray, num_classes: int
     """
     labels, predicted = np.asarray(labels), np.asarray(predicted)
     if are_times(labels):
-        raise InputError("confusion matrix: the labels are times of survival, not classes.")
+        raise InputError("confusion matrix: the labels are survival times, not classes.")
     is_counted = labels != PADDING
     cells = labels[is_counted].astype(np.int64) * num_classes + predicted[is_counted]
     return np.bincount(cells, minlength=num_classes**2).reshape(num_classes, num_classes)

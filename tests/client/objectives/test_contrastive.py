@@ -114,5 +114,5 @@ def test_classes_without_clusters_or_rivals_have_no_contrast():
 
 
 def test_clusters_of_classes_refuse_times_of_survival():
-    with pytest.raises(InputError, match="times of survival"):
+    with pytest.raises(InputError, match="survival times"):
         cluster_contrast(jnp.ones((2, 3)), jnp.array([1.5, -2.0]), jnp.ones((2, 1, 3)), jnp.ones((2, 1), bool))

@@ -19,5 +19,5 @@ def test_a_confusion_matrix_counts_pixels_and_leaves_out_the_padding_of_sequence
 
 
 def test_times_of_survival_have_no_confusion_matrix():
-    with pytest.raises(InputError, match="times of survival"):
+    with pytest.raises(InputError, match="survival times"):
         confusion_matrix(np.array([1.5, -2.0]), np.array([0, 1]), 2)
