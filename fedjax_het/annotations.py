@@ -18,10 +18,10 @@ def find_mark(kind: Any, *mark_types: type[Mark]) -> Mark | None:
     return next((mark for mark in getattr(kind, "__metadata__", ()) if isinstance(mark, mark_types)), None)
 
 
-class OfRun(NamedTuple):
+class RunSetting(NamedTuple):
     """Annotation of a factory argument whose default in a config is a setting of the run.
 
-    rounds: Annotated[int, OfRun("rounds")] = 40
+    rounds: Annotated[int, RunSetting("rounds")] = 40
     """
 
     setting: str

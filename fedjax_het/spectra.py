@@ -109,8 +109,8 @@ def _low_waves(images: Array, band: SquareBand) -> tuple[np.ndarray, np.ndarray]
 
 def _transform(images: Array, rows: np.ndarray, columns: np.ndarray) -> Array:
     """The frequencies of these waves, [batch, row, column, channel]."""
-    along = _multiply("jvw,nhwc->jnhvc", columns, images)
-    products = _multiply("kgh,jnhvc->kjngvc", rows, along)
+    column_products = _multiply("jvw,nhwc->jnhvc", columns, images)
+    products = _multiply("kgh,jnhvc->kjngvc", rows, column_products)
     return jax.lax.complex(products[0, 0] - products[1, 1], products[0, 1] + products[1, 0])
 
 
@@ -120,8 +120,8 @@ def _invert(transform: Array, rows: np.ndarray, columns: np.ndarray) -> Array:
     parts = jnp.stack([transform.real, -transform.imag])
     rows, columns = (waves / waves.shape[2] for waves in (rows, columns))
     products = _multiply("kvw,jnhvc->kjnhwc", columns, parts)
-    along = jnp.stack([products[0, 0] - products[1, 1], -products[0, 1] - products[1, 0]])
-    return _multiply("kgh,kngwc->nhwc", rows, along)
+    by_column = jnp.stack([products[0, 0] - products[1, 1], -products[0, 1] - products[1, 0]])
+    return _multiply("kgh,kngwc->nhwc", rows, by_column)
 
 
 def _waves(size: int, dtype: DTypeLike) -> np.ndarray:

@@ -91,8 +91,8 @@ def _measure_in_process(point: Point) -> dict[str, Any] | None:
     command = module_command("experiments.benchmarks.scaling_point", json.dumps(point._asdict()))
     done = subprocess.run(command, capture_output=True, text=True, env=module_environment())
     if done.returncode:
-        why = (done.stderr.strip().splitlines() or [f"ended by signal {-done.returncode}"])[-1]
-        print(f"  failed: {why}", flush=True)
+        reason = (done.stderr.strip().splitlines() or [f"ended by signal {-done.returncode}"])[-1]
+        print(f"  failed: {reason}", flush=True)
         return None
     return json.loads(done.stdout.splitlines()[-1])
 

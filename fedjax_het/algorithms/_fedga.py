@@ -5,7 +5,7 @@ from typing import Annotated, Literal, Unpack
 import optax
 
 from fedjax_het.algorithm import Algorithm
-from fedjax_het.annotations import OfRun, Uniform
+from fedjax_het.annotations import RunSetting, Uniform
 from fedjax_het.client.local_updates import Training, sgd
 from fedjax_het.client.measures import Examples, Metric, generalization_gap, mean_loss
 from fedjax_het.client.memories import last
@@ -21,7 +21,7 @@ from fedjax_het.validation import Count, NonNegative, Positive, Preset, validate
 @validate_arguments
 def fedga(
     step: Annotated[NonNegative, Uniform(0.05, 0.5)] = 0.2,
-    rounds: Annotated[Count, OfRun("rounds")] = 40,
+    rounds: Annotated[Count, RunSetting("rounds")] = 40,
     *,
     metric: Metric = "loss",
     centre: bool = True,

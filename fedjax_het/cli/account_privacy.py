@@ -58,9 +58,9 @@ def main(argv: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="fedjax-het privacy", description="Compute epsilon from noise, or noise from epsilon.", allow_abbrev=False
     )
-    wanted = parser.add_mutually_exclusive_group(required=True)
-    wanted.add_argument("--noise_multiplier", type=float, help="the noise on the sum of updates over their bound")
-    wanted.add_argument("--epsilon", type=float, help="the epsilon that all rounds together may cost")
+    given = parser.add_mutually_exclusive_group(required=True)
+    given.add_argument("--noise_multiplier", type=float, help="the noise on the sum of updates over their bound")
+    given.add_argument("--epsilon", type=float, help="the epsilon that all rounds together may cost")
     parser.add_argument("--rounds", type=int, required=True, help="the number of rounds")
     parser.add_argument("--delta", type=float, required=True, help="well below one over the number of clients")
     parser.add_argument("--probability", type=float, help="Poisson sampling: of each client in each round")

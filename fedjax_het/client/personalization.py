@@ -190,8 +190,8 @@ def mixture_training(
             decayed = (
                 tree.add(gradients[0], tree.scale(weight_decay, v)) if may_be_nonzero(weight_decay) else gradients[0]
             )
-            along = _mixed(alpha, decayed, gradients[1])
-            products = jax.tree.map(jnp.vdot, tree.subtract(v_after, after), along)
+            mixed_gradient = _mixed(alpha, decayed, gradients[1])
+            products = jax.tree.map(jnp.vdot, tree.subtract(v_after, after), mixed_gradient)
             slope = sum(jax.tree.leaves(products), 0.02 * alpha)
         moved = jnp.clip(alpha - alpha_rate * factor * slope, 0, 1)
         alpha = jnp.where(carried["is_first"], moved, alpha).astype(alpha.dtype)

@@ -12,7 +12,7 @@ import numpy as np
 import optax
 from jax.typing import ArrayLike
 
-from fedjax_het.annotations import OfRun
+from fedjax_het.annotations import RunSetting
 from fedjax_het.errors import InputError
 from fedjax_het.types import Array, ClientView
 from fedjax_het.validation import Count, CountOrZero, NonNegative, Positive, validate_arguments
@@ -80,7 +80,7 @@ def exponential(factor: Positive = 0.99, every: Count = 1) -> Schedule:
 
 
 @validate_arguments
-def cosine(rounds: Annotated[Count, OfRun("rounds")], final: NonNegative = 0.0) -> Schedule:
+def cosine(rounds: Annotated[Count, RunSetting("rounds")], final: NonNegative = 0.0) -> Schedule:
     """Decay from 1 to `final` over `rounds` rounds: final + (1 - final) (1 + cos(pi round / rounds)) / 2; then `final`.
 
     Args:

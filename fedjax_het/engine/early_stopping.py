@@ -66,12 +66,12 @@ class EarlyStopping:
             The index of the evaluation; None if training continues.
         """
         sign = 1 if is_larger_better(self.metric) else -1
-        best, since, has_ended = -np.inf, 0, False
+        best, num_waited, has_ended = -np.inf, 0, False
         for i, values in enumerate(scores):
             score = sign * np.asarray(values, np.float64)
             is_better = score > best + self.min_delta
-            best, since = np.where(is_better, score, best), np.where(is_better, 0, since + 1)
-            has_ended |= since >= self.patience
+            best, num_waited = np.where(is_better, score, best), np.where(is_better, 0, num_waited + 1)
+            has_ended |= num_waited >= self.patience
             if np.all(has_ended):
                 return i
         return None

@@ -45,16 +45,16 @@ def add_moments(total: ClassMoments, report: Named, *, biased: bool = False) -> 
         report: n, m and s: {"counts" [class], "means" [class, feature], "covariances" [class, feature, feature]}.
         biased: Whether covariances have divisor n in the same formula, as in public code; the result is too small.
     """
-    counts, apart = report["counts"], report["means"] - total.means
+    counts, deviations = report["counts"], report["means"] - total.means
     together = total.counts + counts
     share = counts / jnp.maximum(together, 1)
     degrees = jnp.maximum(counts - 1, 0)
     degrees = degrees * degrees / jnp.maximum(counts, 1) if biased else degrees
-    between = jnp.einsum("c,cd,ce->cde", total.counts * share, apart, apart, precision=_EXACT)
+    between = jnp.einsum("c,cd,ce->cde", total.counts * share, deviations, deviations, precision=_EXACT)
     before = jnp.maximum(total.counts - 1, 0)[:, None, None] * total.covariances
     scatter = before + degrees[:, None, None] * report["covariances"] + between
     covariances = scatter / jnp.maximum(together - 1, 1)[:, None, None]
-    return ClassMoments(together, total.means + share[:, None] * apart, covariances)
+    return ClassMoments(together, total.means + share[:, None] * deviations, covariances)
 
 
 def draw_features(moments: ClassMoments, noise: Array) -> Array:

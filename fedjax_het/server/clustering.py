@@ -31,10 +31,10 @@ def cluster_by_first_neighbours(points: Array, is_member: Array) -> Array:
         arXiv:1902.11266
     """
     size = len(points)
-    apart = jnp.arange(size)
+    singletons = jnp.arange(size)
 
     def merge(labels: Array) -> Array:
-        belongs = (labels[:, None] == apart) & is_member[:, None]  # [point, cluster]
+        belongs = (labels[:, None] == singletons) & is_member[:, None]  # [point, cluster]
         counts = jnp.sum(belongs, axis=0)
         sums = jnp.matmul(belongs.T.astype(points.dtype), points, precision=jax.lax.Precision.HIGHEST)
         means = sums / jnp.maximum(counts, 1)[:, None].astype(points.dtype)
@@ -42,11 +42,11 @@ def cluster_by_first_neighbours(points: Array, is_member: Array) -> Array:
 
     def merge_unless_last(_: Array, labels: Array) -> Array:
         merged = merge(labels)
-        num_clusters = jnp.sum(is_member & (merged == apart))
+        num_clusters = jnp.sum(is_member & (merged == singletons))
         return jnp.where(num_clusters > 1, merged, labels)
 
     # Clusters have at least two members, so their number at least halves per level.
-    return jax.lax.fori_loop(0, size.bit_length(), merge_unless_last, merge(apart))
+    return jax.lax.fori_loop(0, size.bit_length(), merge_unless_last, merge(singletons))
 
 
 def _first_neighbours(points: Array, is_member: Array) -> Array:

@@ -85,9 +85,9 @@ def compression_stage(compressor: Compressor, scope: Scope, feedback: Feedback, 
         return Sent(compress(update, view))
 
     def send_with_error(update: Variables, view: StageView) -> Sent:
-        wanted = tree.add(view.memory, update)
-        sent = compress(wanted, view)
-        return Sent(sent, tree.subtract(wanted, sent))
+        total = tree.add(view.memory, update)
+        sent = compress(total, view)
+        return Sent(sent, tree.subtract(total, sent))
 
     def send_difference(update: Variables, view: StageView) -> Sent:
         kept = tree.add(view.memory, compress(tree.subtract(update, view.memory), view))

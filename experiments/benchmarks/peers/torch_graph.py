@@ -16,12 +16,12 @@ class GraphLoop(Loop):
     def __init__(self, work: Workload, device: torch.device):
         super().__init__(work, device)
         self._positions, self._graph = self.data.clients[0].clone(), torch.cuda.CUDAGraph()
-        beside = torch.cuda.Stream()
-        beside.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(beside):
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
             for _ in range(_BEFORE):
                 self.add_one(self._positions)
-        torch.cuda.current_stream().wait_stream(beside)
+        torch.cuda.current_stream().wait_stream(stream)
         with torch.cuda.graph(self._graph):
             self.add_one(self._positions)
 

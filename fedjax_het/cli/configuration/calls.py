@@ -10,7 +10,7 @@ import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from fedjax_het.annotations import LogUniform, OfRun, Uniform, alternatives, find_mark
+from fedjax_het.annotations import LogUniform, RunSetting, Uniform, alternatives, find_mark
 from fedjax_het.errors import InputError, nearest, shorten
 from fedjax_het.validation import KeywordsOf, unknown_option
 
@@ -28,7 +28,7 @@ class Setting(NamedTuple):
     kind: Any  # its annotation
     default: Any = _MISSING
     is_required: bool = False
-    run_setting: str | None = None  # the setting of the run that is its default, see `annotations.OfRun`
+    run_setting: str | None = None  # the setting of the run that is its default, see `annotations.RunSetting`
     table: Mapping[str, Any] | None = None  # the Settings of a nested table, see `validation.KeywordsOf`
     function: Callable[..., Any] | None = None  # the function that the nested table is passed to
     search: Uniform | LogUniform | None = None  # the space that a study draws it from; None leaves it as it is
@@ -56,7 +56,7 @@ def read_signature(factory: Callable[..., Any], given: Iterable[str] = (), prese
             inner = read_signature(table.function, table.given)
             options[name] = Setting(kind, argument.default, table=inner, function=table.function)
         elif _is_plain(kind):
-            run_mark, is_required = find_mark(marked.get(name), OfRun), argument.default is _MISSING
+            run_mark, is_required = find_mark(marked.get(name), RunSetting), argument.default is _MISSING
             search = find_mark(marked.get(name), Uniform, LogUniform)
             options[name] = Setting(
                 kind, argument.default, is_required, run_mark.setting if run_mark else None, search=search

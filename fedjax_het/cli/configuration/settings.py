@@ -137,7 +137,7 @@ def complete_settings(
 ) -> tuple[Settings, list[str]]:
     """Apply overrides, check every value against the signature of its factory, and fill in every default.
 
-    Arguments that follow the run (see `algorithm.OfRun`) have its settings as their defaults.
+    Arguments that follow the run (see `annotations.RunSetting`) have its settings as their defaults.
 
     Args:
         settings: the tables of the config file.

@@ -104,9 +104,9 @@ class Processes:
         """Return the error of each process; empty if this one has an error and others do not answer."""
         name = f"agreed {name}"
         self._publish(name, str(own) if own else None)
-        until = time.monotonic() + (_ERROR_TIMEOUT if own else _FOREVER)
+        deadline = time.monotonic() + (_ERROR_TIMEOUT if own else _FOREVER)
         try:
-            return [self._receive(name, index, until) for index in range(self.count)]
+            return [self._receive(name, index, deadline) for index in range(self.count)]
         except TimeoutError:
             return []
 
@@ -114,9 +114,9 @@ class Processes:
         if self.count > 1:
             _coordination_client().key_value_set(f"fedjax_het/{name}/{self.index}", json.dumps(value))
 
-    def _receive(self, name: str, index: int, until: float = float("inf")) -> Any:
-        """Wait for a value, one second at a time so that it can be interrupted; TimeoutError after `until`."""
-        while time.monotonic() < until:
+    def _receive(self, name: str, index: int, deadline: float = float("inf")) -> Any:
+        """Wait for a value, one second at a time so that it can be interrupted; TimeoutError after `deadline`."""
+        while time.monotonic() < deadline:
             try:
                 return json.loads(_coordination_client().blocking_key_value_get(f"fedjax_het/{name}/{index}", 1000))
             except jax.errors.JaxRuntimeError as error:

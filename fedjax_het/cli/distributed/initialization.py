@@ -171,13 +171,13 @@ def _check_address(config: DistributedConfig, coordinator: str) -> None:
                 ) from error
             raise InputError(f"--coordinator: port {port} of this host is taken ({error}). Give another.") from error
         return
-    until = time.monotonic() + config.initialization_timeout
+    deadline = time.monotonic() + config.initialization_timeout
     while True:
         try:
             socket.create_connection((host.strip("[]"), int(port)), timeout=2).close()
             return
         except OSError as error:
-            if time.monotonic() > until:
+            if time.monotonic() > deadline:
                 raise InputError(
                     f"--coordinator: no answer from {coordinator} within "
                     f"{config.initialization_timeout} s ({error}). Is process 0 started there, and does its "

@@ -57,10 +57,10 @@ def _make_layout(panel: Panel) -> Json:
         y["rangemode"] = "tozero"
     if panel.y_range == (0, 1):
         y["tickformat"] = ".0%"
-    beside = (
+    grouping = (
         {"scattermode": "group", "scattergap": 0.3} if any(isinstance(mark, Points) for mark in panel.marks) else {}
     )
-    return {"xaxis": x, "yaxis": y, "showlegend": False} | beside
+    return {"xaxis": x, "yaxis": y, "showlegend": False} | grouping
 
 
 def _span(panel: Panel) -> float:

@@ -129,9 +129,9 @@ class RunDirectory:
         if processes.is_first:
             file.write_text(text)
         with processes.barrier("sign"):
-            until = time.monotonic() + _SHARED_TIMEOUT
+            deadline = time.monotonic() + _SHARED_TIMEOUT
             while not file.exists() or file.read_text() != text:
-                if time.monotonic() > until:
+                if time.monotonic() > deadline:
                     raise InputError(
                         f"--workdir: '{self.path}' is not the same directory for all processes. Choose one on a file "
                         "system that their hosts share."

@@ -75,8 +75,8 @@ def generalization_gap(metric: Metric = "loss", examples: Examples = "valid_or_t
     now = mean_loss("start", metric, examples, batch_size)
 
     def measure(problem: Problem, view: ClientView) -> Array:
-        then = view.memory["validation_loss"]
-        return jnp.where(then["is_known"], now(problem, view) - then["value"], 0)
+        earlier = view.memory["validation_loss"]
+        return jnp.where(earlier["is_known"], now(problem, view) - earlier["value"], 0)
 
     return measure
 

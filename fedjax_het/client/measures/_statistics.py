@@ -81,8 +81,8 @@ def class_moments(batch_size: int = 50) -> Measure:
 
         def add(total: Array, batch: Batch, number: Array) -> Array:
             forward = problem.forward(params, state, batch, view, make_key(0), is_training=False)
-            apart = forward.outputs.features - classes.means[batch.labels]
-            return total + scatter_by_class(apart, batch.labels, batch.mask, num_classes)
+            deviations = forward.outputs.features - classes.means[batch.labels]
+            return total + scatter_by_class(deviations, batch.labels, batch.mask, num_classes)
 
         nothing = jnp.zeros((num_classes, num_features, num_features), classes.means.dtype)
         total = problem.fold(view.data, view.data.train, batch_size, add, nothing)
@@ -92,11 +92,11 @@ def class_moments(batch_size: int = 50) -> Measure:
     return measure
 
 
-def scatter_by_class(apart: Array, labels: Array, mask: Array, num_classes: int) -> Array:
+def scatter_by_class(vectors: Array, labels: Array, mask: Array, num_classes: int) -> Array:
     """[class, feature, feature]: sums of v v^T over vectors [batch, feature] of each class; masked ones are zero."""
-    apart = jnp.where(mask[:, None] > 0, apart, 0)
-    member = mask[:, None] * jax.nn.one_hot(labels, num_classes, dtype=apart.dtype)
-    return jnp.einsum("bc,bd,be->cde", member, apart, apart, precision=jax.lax.Precision.HIGHEST)
+    vectors = jnp.where(mask[:, None] > 0, vectors, 0)
+    member = mask[:, None] * jax.nn.one_hot(labels, num_classes, dtype=vectors.dtype)
+    return jnp.einsum("bc,bd,be->cde", member, vectors, vectors, precision=jax.lax.Precision.HIGHEST)
 
 
 def class_counts(problem: Problem, view: ClientView) -> Array:

@@ -143,5 +143,5 @@ def correlation(features: Array, mask: Array, form: DecorrelationForm = "release
     products = jnp.matmul(standard.T, standard, precision=jax.lax.Precision.HIGHEST)
     if form == "printed":
         return jnp.sum(jnp.square(products / others)) / num_features**2
-    apart = jnp.where(jnp.eye(num_features, dtype=bool), 0, products)
-    return jnp.sum(jnp.square(apart)) / (max(num_features * (num_features - 1), 1) * jnp.maximum(count, 1))
+    off_diagonal = jnp.where(jnp.eye(num_features, dtype=bool), 0, products)
+    return jnp.sum(jnp.square(off_diagonal)) / (max(num_features * (num_features - 1), 1) * jnp.maximum(count, 1))

@@ -85,7 +85,7 @@ def _statistics_over_clients(
     from_worst = ranked if is_larger_better else -np.sort(-values, axis=-1)
     num_worst = np.ceil(num / 10)[..., None]
     positions = 2 * np.arange(1, ranked.shape[-1] + 1) - num[..., None] - 1
-    apart, total = _sum_where(positions * ranked, ~np.isnan(ranked)), _sum_where(values, has_examples)
+    spread, total = _sum_where(positions * ranked, ~np.isnan(ranked)), _sum_where(values, has_examples)
     worst = np.where(np.arange(ranked.shape[-1]) < num_worst, from_worst, 0).sum(axis=-1)
     with np.errstate(invalid="ignore", divide="ignore"):
         mean = total / num
@@ -95,7 +95,7 @@ def _statistics_over_clients(
             "std": np.sqrt(_sum_where((values - mean[..., None]) ** 2, has_examples) / num),
             "worst10": worst / num_worst[..., 0],
             "min": ranked[..., 0],
-            "gini": np.where(total > 0, apart / (num * np.where(total > 0, total, 1)), np.where(num > 0, 0.0, np.nan)),
+            "gini": np.where(total > 0, spread / (num * np.where(total > 0, total, 1)), np.where(num > 0, 0.0, np.nan)),
             "max": np.where(num > 0, np.where(has_examples, values, -np.inf).max(axis=-1), np.nan),
         }
 

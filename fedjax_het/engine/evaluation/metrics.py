@@ -60,8 +60,8 @@ def macro_f1(logits: Logits, labels: Labels) -> float:
     """
     predicted, num_classes = logits.argmax(axis=1), logits.shape[1]
     counts = [np.bincount(part, minlength=num_classes) for part in (predicted, labels, labels[predicted == labels])]
-    either = counts[0] + counts[1]
-    return float(np.mean(2 * counts[2][either > 0] / either[either > 0]))
+    total = counts[0] + counts[1]
+    return float(np.mean(2 * counts[2][total > 0] / total[total > 0]))
 
 
 def auroc(logits: Logits, labels: Labels) -> float:

@@ -106,8 +106,8 @@ class Layout:
         def on_each_device(own: PyTree, index: Array) -> PyTree:
             requested = tree.take(own, index % num_own)  # [all slots]; arbitrary for rows of other devices
             received = jax.tree.map(lambda rows: jax.lax.all_to_all(rows, AXIS, 0, 0, tiled=True), requested)
-            mine = jax.lax.axis_index(AXIS) * num_slots + jnp.arange(num_slots)
-            return tree.take(received, index[mine] // num_own * num_slots + jnp.arange(num_slots))
+            own_slots = jax.lax.axis_index(AXIS) * num_slots + jnp.arange(num_slots)
+            return tree.take(received, index[own_slots] // num_own * num_slots + jnp.arange(num_slots))
 
         body = jax.shard_map(
             on_each_device, mesh=self.mesh, in_specs=(P(AXIS), P()), out_specs=P(AXIS), check_vma=False

@@ -130,9 +130,9 @@ def _build_fastest(
 ) -> tuple[Executor, LayoutChoice]:
     """The fastest candidate; if all are too large, the fastest for the first smaller layout that fits."""
     refusals = []
-    for among in chain([layouts], ([layout] for layout in smaller)):
+    for group in chain([layouts], ([layout] for layout in smaller)):
         try:
-            return autotune.find_fastest(autotune.pair_up(among, convs), build, rounds)
+            return autotune.find_fastest(autotune.pair_up(group, convs), build, rounds)
         except MemoryBudgetError as error:
             refusals.append(error)
     raise refusals[-1]

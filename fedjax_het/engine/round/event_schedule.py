@@ -66,16 +66,16 @@ def make_schedule(
     buffer: list[tuple[int, int, int, int]] = []  # (draw, position in draw, client, start)
     steps, now, last_step, num_draws, num_late = [], 0.0, 0.0, 0, 0
     while len(steps) < rounds:
-        since = num_draws
-        while num_free >= size and num_idle and num_draws - since <= _MAX_EMPTY_DRAWS:
+        last_start = num_draws
+        while num_free >= size and num_idle and num_draws - last_start <= _MAX_EMPTY_DRAWS:
             for place, client in enumerate(draw(num_draws)):
                 if client >= 0 and can_start[client]:
                     heapq.heappush(training, (now + durations[client], num_draws, place, client, len(steps)))
                     can_start[client] = False
-                    num_idle, num_free, since = num_idle - 1, num_free - 1, num_draws
+                    num_idle, num_free, last_start = num_idle - 1, num_free - 1, num_draws
             num_draws += 1
         if not training:
-            raise InputError(f"asynchronous: none of {num_draws - since} cohorts answers. Raise availability.")
+            raise InputError(f"asynchronous: none of {num_draws - last_start} cohorts answers. Raise availability.")
         now = training[0][0]
         while training and training[0][0] == now:
             _, number, place, client, start = heapq.heappop(training)

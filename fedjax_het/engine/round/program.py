@@ -162,12 +162,12 @@ def with_population(train: Callable, is_everyone: bool, layout: Layout) -> Calla
     """
 
     def train_population(state: State, cohort: Cohort, *arguments: PyTree) -> tuple:
-        everyone, num_slots = state.clients, len(cohort.ids)
-        is_whole = is_everyone and len(everyone.rounds) == num_slots
-        own = everyone if is_whole else layout.take(everyone, cohort.ids)
+        all_clients, num_slots = state.clients, len(cohort.ids)
+        is_whole = is_everyone and len(all_clients.rounds) == num_slots
+        own = all_clients if is_whole else layout.take(all_clients, cohort.ids)
         after, metrics, *messages = train(state._replace(clients=own), cohort, *arguments)
         trained = tree.take(after.clients, slice(len(metrics.cohort)))
-        population = trained if is_everyone else tree.put(everyone, metrics.cohort, trained)
+        population = trained if is_everyone else tree.put(all_clients, metrics.cohort, trained)
         return after._replace(clients=population), metrics, *messages
 
     return train_population

@@ -219,9 +219,9 @@ class Checkpoints:
     def _about(self, round: int) -> dict[str, Any]:
         return self._read(self._directory / str(round), "about", self._args.JsonRestore())
 
-    def _read(self, where: Path, item: str, how: Any) -> Any:
+    def _read(self, where: Path, item: str, arguments: Any) -> Any:
         with _reporting_damage(where):
-            return self._manager.restore(int(where.name), args=self._args.Composite(**{item: how}))[item]
+            return self._manager.restore(int(where.name), args=self._args.Composite(**{item: arguments}))[item]
 
 
 @contextmanager

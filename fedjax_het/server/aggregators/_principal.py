@@ -79,8 +79,8 @@ def principal_edit(
 
     def edit(gram: Array, is_present: Array) -> Array:
         axes = principal_axes(gram, is_present, fraction, rounding)
-        along = _edit_along_axes(axes, jnp.sqrt(jnp.maximum(jnp.diag(gram), 0)), correction, eig_norm, projection)
-        return along @ (axes.vectors / jnp.where(axes.is_kept, axes.lengths, 1)).T
+        coordinates = _edit_along_axes(axes, jnp.sqrt(jnp.maximum(jnp.diag(gram), 0)), correction, eig_norm, projection)
+        return coordinates @ (axes.vectors / jnp.where(axes.is_kept, axes.lengths, 1)).T
 
     return edit
 
@@ -94,12 +94,12 @@ def _edit_along_axes(
     has_sign = jnp.abs(axes.projections) > _SMALLEST_PROJECTION * norms
     if correction == "per_axis":  # the length of the projection cancels, only its sign remains
         return norms * weights * jnp.sign(axes.projections) * has_sign
-    along = weights * axes.projections * has_sign
+    coordinates = weights * axes.projections * has_sign
     if projection == "cosine":
-        along = along * axes.lengths / tree.positive_or_one(norms)
+        coordinates = coordinates * axes.lengths / tree.positive_or_one(norms)
     if correction == "none":
-        return along
-    return along * norms / tree.positive_or_one(jnp.linalg.norm(along, axis=1, keepdims=True))
+        return coordinates
+    return coordinates * norms / tree.positive_or_one(jnp.linalg.norm(coordinates, axis=1, keepdims=True))
 
 
 @validate_arguments
