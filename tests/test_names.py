@@ -12,6 +12,7 @@ from tests.shared import ROOT
 
 FILES = sorted(path for package in ("fedjax_het", "experiments") for path in (ROOT / package).rglob("*.py"))
 QUESTIONS = {"What", "Where", "How", "Who", "Which", "When", "Why", "Do", "Does", "Is", "Are", "TODO."}
+VAGUE = {"each", "one", "most", "least", "it", "at"}  # no names of variables, arguments or functions
 SUBPACKAGES = [module.name for module in pkgutil.walk_packages(fedjax_het.__path__, "fedjax_het.") if module.ispkg]
 
 
@@ -31,9 +32,11 @@ def test_module_docstrings_are_present_and_no_questions(path):
     assert words and words[0] not in QUESTIONS
 
 
-def test_exceptions_end_in_error():
+def test_exceptions_end_in_error_and_variables_say_what_they_hold():
     for path in FILES:
         for node in ast.walk(ast.parse(path.read_text())):
+            names = {getattr(node, field, None) for field in ("id", "arg", "name")}
+            assert not names & VAGUE, f"{show(path)}:{getattr(node, 'lineno', 0)}: {names & VAGUE}"
             bases = [ast.unparse(base) for base in node.bases] if isinstance(node, ast.ClassDef) else []
             if any(base.endswith(("Error", "Exception")) for base in bases):
                 assert node.name.endswith("Error"), f"{show(path)}: {node.name}"

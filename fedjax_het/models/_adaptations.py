@@ -159,12 +159,12 @@ def split_off(variables: Variables, *names: str) -> tuple[Params, Variables]:
     return {name: params.pop(name) for name in names if name in params}, {**variables, "params": params}
 
 
-def vector_shapes(what: str, model: Model, variables: Variables, inputs: Array) -> tuple[jax.ShapeDtypeStruct, ...]:
+def vector_shapes(part: str, model: Model, variables: Variables, inputs: Array) -> tuple[jax.ShapeDtypeStruct, ...]:
     """The shapes of (features, logits) in evaluation mode; raises InputError if the features are not vectors."""
     features, logits = output_shapes(model, variables, inputs)
     if features.ndim != 2:
         raise InputError(
-            f"{what}: features have shape {features.shape[1:]} per example; they need to be vectors. Take a model that "
+            f"{part}: features have shape {features.shape[1:]} per example; they need to be vectors. Use a model that "
             "classifies whole examples."
         )
     return features, logits

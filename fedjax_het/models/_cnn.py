@@ -45,7 +45,7 @@ class CNN(Network):
         check_images("a CNN", shape)
         if self.kernel > 2 * max(shape[1:3]):
             raise InputError(
-                f"kernel: its side is {self.kernel}, and images of {shape[1]}x{shape[2]} are smaller. Take less."
+                f"kernel: its side is {self.kernel}, and images of {shape[1]}x{shape[2]} are smaller. Lower it."
             )
         size = 1
         for _ in self.channels:

@@ -173,18 +173,18 @@ def _convolve_two_by_two(x: Array, kernel: Array) -> Array:
     images = _map_both_axes(lambda x0, x1: (x0 + x1, x1, x0), _split(x, 2, axis=1))
     kernels = _map_both_axes(lambda k0, k1, k2: (k1, k2 - k1, k0 - k1), _split(kernel, 3, axis=0))
     products = [[a @ b for a, b in zip(*rows, strict=True)] for rows in zip(images, kernels, strict=True)]
-    rows = _map_both_axes(lambda both, second, first: (both + second, both + first), products)
+    rows = _map_both_axes(lambda shared, second, first: (shared + second, shared + first), products)
     return jnp.stack([pixel for row in rows for pixel in row], axis=1).reshape(len(x), 2, 2, kernel.shape[-1])
 
 
-def _split(array: Array, side: int, axis: int) -> list[list[Array]]:
-    """The `side` x `side` parts of two adjacent axes, as rows.
+def _split(array: Array, size: int, axis: int) -> list[list[Array]]:
+    """The `size` x `size` parts of two adjacent axes, as rows.
 
     Split in one go, whose gradient is one concatenation; that of each index is an array of zeros but for one part.
     """
     rest = array.shape[:axis] + array.shape[axis + 2 :]
-    parts = lax.split(array.reshape(*rest[:axis], side**2, *rest[axis:]), [1] * side**2, axis)
-    return [[part.reshape(rest) for part in parts[i * side :][:side]] for i in range(side)]
+    parts = lax.split(array.reshape(*rest[:axis], size**2, *rest[axis:]), [1] * size**2, axis)
+    return [[part.reshape(rest) for part in parts[i * size :][:size]] for i in range(size)]
 
 
 def _map_both_axes(combine: Callable[..., Sequence[Array]], rows: Sequence[Sequence[Array]]) -> list[Sequence[Array]]:

@@ -38,13 +38,13 @@ def _multiply_narrow(inputs: Array, kernel: Array) -> Array:
 @partial(_multiply_narrow.defjvp, symbolic_zeros=True)
 def _multiply_narrow_jvp(values: tuple[Array, Array], tangents: tuple) -> tuple[Array, Array]:
     """The kernel gradient is computed transposed, [o, i], because XLA packs the wider factor more slowly."""
-    (inputs, kernel), (of_inputs, of_kernel) = values, tangents
+    (inputs, kernel), (input_tangents, kernel_tangents) = values, tangents
     out, terms = _multiply_narrow(inputs, kernel), []
-    if not isinstance(of_inputs, SymbolicZero):
-        terms.append(_contract_last(of_inputs, kernel, 0))
-    if not isinstance(of_kernel, SymbolicZero):
+    if not isinstance(input_tangents, SymbolicZero):
+        terms.append(_contract_last(input_tangents, kernel, 0))
+    if not isinstance(kernel_tangents, SymbolicZero):
         # The barrier prevents XLA from reversing the product.
-        terms.append(_contract_last(inputs, lax.optimization_barrier(of_kernel.T), 1))
+        terms.append(_contract_last(inputs, lax.optimization_barrier(kernel_tangents.T), 1))
     return out, sum(terms[1:], terms[0]) if terms else jnp.zeros_like(out)
 
 

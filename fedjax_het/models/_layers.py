@@ -163,8 +163,8 @@ def _largest_jvp(values: tuple[Array], tangents: tuple[Array]) -> tuple[Array, A
     # A mask instead of a gather: its transpose is a single pass that writes every entry once.
     height, width = windows.shape[2], windows.shape[4]
     places = np.arange(height * width, dtype=np.int32).reshape(height, 1, width, 1)
-    is_it = where[:, :, None, :, None] == places
-    return largest, jnp.sum(jnp.where(is_it, tangent, 0), axis=(2, 4))
+    is_largest = where[:, :, None, :, None] == places
+    return largest, jnp.sum(jnp.where(is_largest, tangent, 0), axis=(2, 4))
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(1, 2))

@@ -23,7 +23,7 @@ class MLP(Network):
     @nn.compact
     def encode(self, x: Array, mask: Array, is_training: bool) -> Array:
         if jnp.issubdtype(x.dtype, jnp.integer):
-            raise InputError("an MLP takes numbers, and was given tokens. Take a network for sequences, such as lstm.")
+            raise InputError("an MLP takes numbers, and was given tokens. Use a network for sequences, such as lstm.")
         x = x.reshape(x.shape[0], -1)
         for index, num_units in enumerate(self.hidden):
             x = Dense(num_units, kernel_init=nn.initializers.he_normal(), name=f"dense_{index}")(x)

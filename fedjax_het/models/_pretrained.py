@@ -121,7 +121,7 @@ def _entries(leaves: Mapping[str, Array], naming: Naming) -> Iterator[tuple[str,
 def _find_torch_name(path: str, naming: Naming) -> str | None:
     for ours, theirs in naming.layers.items():
         if match := _match(ours, path):
-            return re.sub(r"<(\d)(\+?)>", lambda at, of=match: str(int(of[int(at[1])]) + len(at[2])), theirs)
+            return re.sub(r"<(\d)(\+?)>", lambda tag, m=match: str(int(m[int(tag[1])]) + len(tag[2])), theirs)
     return None
 
 

@@ -74,22 +74,22 @@ def _recur_backward(kept: tuple[Array, ...], gradients: Array) -> tuple[Array, A
     transposed = lax.optimization_barrier(recurrent.T)  # on a CPU, multiplying by the transpose takes twice as long
 
     def step(carry: tuple[Array, Array], position: tuple[Array, ...]) -> tuple[tuple[Array, Array], Array]:
-        (of_hidden, of_cell), (gradient, written, forgotten, candidate, shown, bounded, cell) = carry, position
-        of_hidden = of_hidden + gradient
-        of_cell = of_cell + of_hidden * shown * (1 - jnp.square(bounded))
-        of_gates = (
-            of_cell * candidate * written * (1 - written),
-            of_cell * cell * forgotten * (1 - forgotten),
-            of_cell * written * (1 - jnp.square(candidate)),
-            of_hidden * bounded * shown * (1 - shown),
+        gradient, written, forgotten, candidate, shown, bounded, cell = position
+        hidden_gradient = carry[0] + gradient
+        cell_gradient = carry[1] + hidden_gradient * shown * (1 - jnp.square(bounded))
+        gate_gradients = (
+            cell_gradient * candidate * written * (1 - written),
+            cell_gradient * cell * forgotten * (1 - forgotten),
+            cell_gradient * written * (1 - jnp.square(candidate)),
+            hidden_gradient * bounded * shown * (1 - shown),
         )
-        of_gates = jnp.concatenate(of_gates, axis=-1).astype(recurrent.dtype)
-        return ((of_gates @ transposed).astype(cell.dtype), of_cell * forgotten), of_gates
+        gate_gradients = jnp.concatenate(gate_gradients, axis=-1).astype(recurrent.dtype)
+        return ((gate_gradients @ transposed).astype(cell.dtype), cell_gradient * forgotten), gate_gradients
 
     start = jnp.zeros_like(activations[0][0])
-    _, of_gates = lax.scan(step, (start, start), (gradients, *activations), reverse=True)
-    of_recurrent = jnp.einsum("lbh,lbg->hg", hiddens, of_gates, preferred_element_type=start.dtype)
-    return of_gates, of_recurrent.astype(recurrent.dtype)
+    _, gate_gradients = lax.scan(step, (start, start), (gradients, *activations), reverse=True)
+    recurrent_gradient = jnp.einsum("lbh,lbg->hg", hiddens, gate_gradients, preferred_element_type=start.dtype)
+    return gate_gradients, recurrent_gradient.astype(recurrent.dtype)
 
 
 _recur.defvjp(_recur_forward, _recur_backward)
@@ -222,5 +222,5 @@ def check_tokens(network: str, inputs: Array) -> None:
     if inputs.ndim != 2 or not jnp.issubdtype(inputs.dtype, jnp.integer):
         raise InputError(
             f"{network} takes tokens [batch, length], and was given {jax.dtypes.canonicalize_dtype(inputs.dtype)} of "
-            f"shape {inputs.shape}. Take a network for images or tables, such as cnn or mlp."
+            f"shape {inputs.shape}. Use a network for images or tables, such as cnn or mlp."
         )

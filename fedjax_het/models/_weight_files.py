@@ -62,7 +62,7 @@ def read_state_dict(path: str | Path) -> StateDict:
     except InputError:
         raise
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, safetensors.SafetensorError) as error:
-        raise InputError(f"pretrained: '{path}' is no {path.suffix} file ({error}). Get or write it again.") from error
+        raise InputError(f"pretrained: '{path}' is not a {path.suffix} file ({error}). Write it again.") from error
 
 
 def write_state_dict(path: str | Path, state: StateDict) -> None:
@@ -152,7 +152,7 @@ def _read_object(path: Path) -> Mapping[str, Any]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise InputError(f"pretrained: '{path}' is no JSON file ({error}). Get it again.") from error
+        raise InputError(f"pretrained: '{path}' is not a JSON file ({error}). Get it again.") from error
     if not isinstance(content, dict):
         raise InputError(f"pretrained: '{path}' holds no JSON object. Get it again.")
     return content

@@ -78,8 +78,8 @@ def test_evaluation_averages_the_probabilities_of_its_samples():
     features, _ = encode(model, variables)
     assert features.shape == (6, 7, 5)
     logits = model.classify(variables["params"], features)
-    one_by_one = [jax.nn.softmax(model.classify(variables["params"], features[:, draw])) for draw in range(7)]
-    np.testing.assert_allclose(jnp.exp(logits), np.mean(one_by_one, axis=0), rtol=1e-5)
+    separate = [jax.nn.softmax(model.classify(variables["params"], features[:, draw])) for draw in range(7)]
+    np.testing.assert_allclose(jnp.exp(logits), np.mean(separate, axis=0), rtol=1e-5)
     np.testing.assert_allclose(jnp.exp(logits).sum(axis=-1), 1, rtol=1e-5)
     np.testing.assert_array_equal(features, encode(model, variables)[0])
 

@@ -57,7 +57,7 @@ def gradient(function):
 
 
 def second_gradient(function):
-    return gradient(lambda *at: sum(jnp.sum(jnp.square(part)) for part in gradient(function)(*at)))
+    return gradient(lambda *arguments: sum(jnp.sum(jnp.square(part)) for part in gradient(function)(*arguments)))
 
 
 def directional_gradient(function):
@@ -86,7 +86,7 @@ def test_native_has_the_derivatives_of_lax(case, stride, derivative):
 @pytest.mark.extended
 @needs_native
 @pytest.mark.parametrize(
-    ("side", "images", "pixels", "channels", "features", "most"),
+    ("side", "images", "pixels", "channels", "features", "max_error"),
     [
         pytest.param(3, 20, 14, 32, 64, 1e-6, id="3 x 3"),
         pytest.param(5, 20, 14, 32, 64, 5e-6, id="5 x 5"),
@@ -94,7 +94,7 @@ def test_native_has_the_derivatives_of_lax(case, stride, derivative):
         pytest.param(5, 20, 14, 128, 72, 5e-6, id="5 x 5, transformed in groups of features"),
     ],
 )
-def test_winograds_algorithm_rounds_little(side, images, pixels, channels, features, most):
+def test_winograds_algorithm_rounds_little(side, images, pixels, channels, features, max_error):
     """The convolution and both gradients, as shares of the norms of those in float64."""
     case = (images, pixels, pixels, channels, side, side, features)
     assert kernel_of(case) == "winograd"
@@ -109,7 +109,7 @@ def test_winograds_algorithm_rounds_little(side, images, pixels, channels, featu
         exact = products("im2col", *(jnp.asarray(array, jnp.float64) for array in given))
     for found, expected in zip(ours, exact, strict=True):
         assert expected.dtype == np.float64
-        assert np.linalg.norm(found - expected) < most * np.linalg.norm(expected)
+        assert np.linalg.norm(found - expected) < max_error * np.linalg.norm(expected)
 
 
 @pytest.mark.extended
@@ -223,7 +223,7 @@ def small_cnn(conv="auto"):
 def operations(model):
     """The primitives of a forward pass: `lax` convolves, `im2col` concatenates."""
     variables = jax.eval_shape(model.init, jax.random.key(0), IMAGES)
-    jaxpr = jax.make_jaxpr(lambda *of: model.classify(of[0]["params"], model.encode(*of, CONTEXT)[0][0]))
+    jaxpr = jax.make_jaxpr(lambda *args: model.classify(args[0]["params"], model.encode(*args, CONTEXT)[0][0]))
     found = {str(equation.primitive) for equation in jaxpr(variables, IMAGES).eqns}
     return found & {"conv_general_dilated", "concatenate", "ffi_call"}
 

@@ -196,7 +196,7 @@ def test_a_product_has_the_derivatives_of_any_order_and_mode_of_jax(platform, in
         yield jax.vmap(jax.grad(loss, (0, 1)), (None, 0))(inputs, jnp.stack([kernel, change]))
 
     with tracing_for(platform):
-        found, expected = (jax.jit(lambda of=of: list(derivatives(of)))() for of in (multiply, jnp.matmul))
+        found, expected = (jax.jit(lambda f=function: list(derivatives(f)))() for function in (multiply, jnp.matmul))
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=2e-5), found, expected)
 
 

@@ -43,11 +43,11 @@ def test_convolutions_and_their_gradients_are_rounded_to_bfloat16_once_or_twice(
 
     @jax.jit
     def run(x, kernel, cotangent):
-        y, pull_back = jax.vjp(lambda *of: convolve(impl, *of, (1, 1), ((2, 2), (2, 2))), x, kernel)
+        y, pull_back = jax.vjp(lambda *arguments: convolve(impl, *arguments, (1, 1), ((2, 2), (2, 2))), x, kernel)
         return y, *pull_back(cotangent)
 
     with jax.enable_x64(True):
-        exact = run(*(jnp.asarray(each, jnp.float64) for each in arrays))
+        exact = run(*(jnp.asarray(array, jnp.float64) for array in arrays))
     for found, expected in zip(run(*arrays), exact, strict=True):
         assert found.dtype == jnp.bfloat16
         error = np.asarray(found, np.float64) - np.asarray(expected)

@@ -130,7 +130,7 @@ def test_names_of_torchvisions_old_densenets_are_read():
         for key, value in state.items()
     }
     assert set(old) != set(state)
-    taken = (from_torch(each, variables("densenet121"), TORCH_NAMES["densenet121"]) for each in (old, state))
+    taken = (from_torch(tensors, variables("densenet121"), TORCH_NAMES["densenet121"]) for tensors in (old, state))
     jax.tree.map(np.testing.assert_array_equal, *taken)
 
 
@@ -243,7 +243,7 @@ def test_unreadable_files_are_named_in_the_error(tmp_path):
     for ending in ("safetensors", "npz"):
         path = tmp_path / f"torn.{ending}"
         path.write_bytes(b"PK\x03\x04" + bytes(20))
-        with pytest.raises(InputError, match=rf"torn.{ending}' is no .{ending} file"):
+        with pytest.raises(InputError, match=rf"torn.{ending}' is not a .{ending} file"):
             read_state_dict(path)
 
 
@@ -296,7 +296,7 @@ def test_a_single_file_of_a_directory_is_read(tmp_path):
         ({"weight_map": {"a": "../first.safetensors"}}, "no weight_map of names of files beside it"),
         ({"weights": {}}, "no weight_map"),
         ([], "holds no JSON object"),
-        (None, "is no JSON file"),
+        (None, "is not a JSON file"),
     ],
 )
 def test_an_index_that_disagrees_with_its_files_is_refused(tmp_path, index, message):

@@ -34,9 +34,9 @@ def test_the_recurrence_and_its_gradients_are_those_of_flax():
 
     def run_flax(params, x):
         kernel, recurrent, bias = (jnp.split(params[name], 4, axis=-1) for name in ("kernel", "recurrent", "bias"))
-        theirs = {f"i{gate}": {"kernel": each} for gate, each in zip("ifgo", kernel, strict=True)}
-        for gate, each, constant in zip("ifgo", recurrent, bias, strict=True):
-            theirs[f"h{gate}"] = {"kernel": each, "bias": constant + (gate == "f")}
+        theirs = {f"i{gate}": {"kernel": part} for gate, part in zip("ifgo", kernel, strict=True)}
+        for gate, weights, constant in zip("ifgo", recurrent, bias, strict=True):
+            theirs[f"h{gate}"] = {"kernel": weights, "bias": constant + (gate == "f")}
         return nn.RNN(nn.OptimizedLSTMCell(4)).apply({"params": {"cell": theirs}}, x)
 
     def differentiate(run):

@@ -52,7 +52,7 @@ def arrays(path: str, title: str | None = None, size: int | None = None, channel
             for split, images, labels in _IDX_FILES
         ]
         return assemble_parts(name, parts, size, channels)
-    if layout := next((each for each in _CIFAR_LAYOUTS if (place / each.train[0]).is_file()), None):
+    if layout := next((candidate for candidate in _CIFAR_LAYOUTS if (place / candidate.train[0]).is_file()), None):
         read = _read_cifar_binary if layout.num_label_bytes else _read_cifar_python
         files = [*(("train", file) for file in layout.train), ("test", layout.test)]
         parts = [Part(file, *read(place / file, layout), split) for split, file in files]
@@ -104,7 +104,7 @@ _BATCHES = tuple(f"data_batch_{i}" for i in range(1, 6))
 _CIFAR_LAYOUTS = (
     _CifarLayout(_BATCHES, "test_batch", "batches.meta", b"label", 0),
     _CifarLayout(("train",), "test", "meta", b"fine_label", 0),
-    _CifarLayout(tuple(f"{each}.bin" for each in _BATCHES), "test_batch.bin", "batches.meta.txt", b"", 1),
+    _CifarLayout(tuple(f"{batch}.bin" for batch in _BATCHES), "test_batch.bin", "batches.meta.txt", b"", 1),
     _CifarLayout(("train.bin",), "test.bin", "fine_label_names.txt", b"", 2),
 )
 
@@ -142,7 +142,7 @@ def _read_cifar_names(path: Path, layout: _CifarLayout) -> list[str] | None:
     if not layout.num_label_bytes:
         names = _unpickle(path)
         with report_read_errors(path):
-            return [each.decode() for each in names[layout.key + b"_names"]]
+            return [name.decode() for name in names[layout.key + b"_names"]]
     if not path.exists():
         return None
     with report_read_errors(path):
@@ -172,13 +172,13 @@ class _ArrayUnpickler(pickle.Unpickler):
         return self._ALLOWED[short, name]
 
 
-def read_pickle(path: Path, kind: type | tuple[type, ...], what: str, encoding: str = "ASCII") -> object:
+def read_pickle(path: Path, kind: type | tuple[type, ...], subject: str, encoding: str = "ASCII") -> object:
     """Read a pickle of arrays, texts, numbers and containers.
 
     Args:
         path: The file.
         kind: The class of its content.
-        what: A description of the file for messages: "a CIFAR python batch".
+        subject: A description of the file for messages: "a CIFAR python batch".
         encoding: The encoding of strings written by Python 2; "bytes" does not decode them.
 
     Raises:
@@ -188,8 +188,8 @@ def read_pickle(path: Path, kind: type | tuple[type, ...], what: str, encoding: 
         try:
             content = _ArrayUnpickler(io.BytesIO(read_regular(path)), encoding=encoding).load()
         except (pickle.UnpicklingError, TypeError, AttributeError) as error:
-            raise InputError(f"cannot read {path} as {what}: {error}. Download it again.") from error
+            raise InputError(f"cannot read {path} as {subject}: {error}. Download it again.") from error
     if not isinstance(content, kind):
-        names = " or ".join(each.__name__ for each in (kind if isinstance(kind, tuple) else (kind,)))
-        raise InputError(f"cannot read {path} as {what}: it holds a {type(content).__name__}, not a {names}.")
+        names = " or ".join(member.__name__ for member in (kind if isinstance(kind, tuple) else (kind,)))
+        raise InputError(f"cannot read {path} as {subject}: it holds a {type(content).__name__}, not a {names}.")
     return content

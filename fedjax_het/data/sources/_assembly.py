@@ -42,9 +42,9 @@ def assemble_parts(
     parts = [part._replace(inputs=conform_images(part.inputs, size, channels)) for part in parts]
     if size is not None and parts[0].labels.ndim == 3:
         parts = [part._replace(labels=np.stack([resize_mask(mask, size) for mask in part.labels])) for part in parts]
-    for what, form in _FORMS.items():
+    for field, form in _FORMS.items():
         for part in parts:
-            check_agreement(what, parts[0].origin, form(parts[0]), part.origin, form(part))
+            check_agreement(field, parts[0].origin, form(parts[0]), part.origin, form(part))
     counts = [len(part.inputs) for part in parts]
     splits, domains = (
         [[value] * num if isinstance(value, str) else value for num, value in zip(counts, values, strict=True)]
@@ -64,11 +64,11 @@ def _concatenate(arrays: Sequence[Any]) -> Any:
     return arrays[0] if len(arrays) == 1 else np.concatenate([np.atleast_1d(array) for array in arrays])
 
 
-def check_agreement(what: str, first: object, first_value: object, second: object, second_value: object) -> None:
+def check_agreement(field: str, first: object, first_value: object, second: object, second_value: object) -> None:
     """Raise InputError unless the values of two files or arrays are equal."""
     if first_value != second_value:
         raise InputError(
-            f"{what} differs: {first_value} in {first}, {second_value} in {second}. Bring them to one form (images: "
+            f"{field} differs: {first_value} in {first}, {second_value} in {second}. Bring them to one form (images: "
             "give size and channels), or load them separately."
         )
 

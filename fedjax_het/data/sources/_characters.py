@@ -50,7 +50,7 @@ def texts(
     """
     file = _find_file(path)
     works = _read_texts(file)
-    alphabet = find_alphabet(text for each in works.values() for text in each)
+    alphabet = find_alphabet(text for author_works in works.values() for text in author_works)
     step = stride or (length if targets == "every" else 1)
     cut = {author: [_cut_text(text, alphabet, targets, length, step) for text in own] for author, own in works.items()}
     counts = {author: sum(len(inputs) for inputs, _ in own) for author, own in cut.items()}

@@ -237,7 +237,7 @@ def _find_domains(path: str, layout: _Layout) -> tuple[Path, dict[str, Path], li
     if not layout.domains:
         if missing := {"train", "valid", "test"} - {split for split, _ in find_splits(place, [])}:
             raise InputError(
-                f"{place} holds no folder {min(missing)} beside train, valid and test. {layout.title} is published at "
+                f"{place} holds no folder {min(missing)} next to train, valid and test. {layout.title} is published at "
                 f"{layout.url}"
             )
         return place, {"": place}, []
@@ -254,7 +254,7 @@ def _find_domains(path: str, layout: _Layout) -> tuple[Path, dict[str, Path], li
                 "no folder for": [domain for domain in layout.domains if domain not in found],
                 "skipped:": [folder.name for folder, name in names.items() if not name],
             }
-            shown = [f"{what} {', '.join(items)}" for what, items in notes.items() if items]
+            shown = [f"{title} {', '.join(items)}" for title, items in notes.items() if items]
             return root, dict(sorted(found.items())), shown
     raise InputError(
         f"{place} holds no domain of {layout.title}. Looked for folders {', '.join(layout.domains)} in it"
@@ -263,7 +263,7 @@ def _find_domains(path: str, layout: _Layout) -> tuple[Path, dict[str, Path], li
 
 
 def _list_spellings(names: Mapping[str, tuple[str, ...]]) -> dict[str, str]:
-    return {normalize_name(each): name for name, others in names.items() for each in (name, *others)}
+    return {normalize_name(spelling): name for name, others in names.items() for spelling in (name, *others)}
 
 
 def _list_known_classes(layout: _Layout, domains: Mapping[str, Path], notes: list[str]) -> list[ImageEntry]:
@@ -273,7 +273,7 @@ def _list_known_classes(layout: _Layout, domains: Mapping[str, Path], notes: lis
     for entry in entries:
         if normalize_name(entry.label) not in known:
             folder = Path(entry.path).parent
-            raise InputError(f"{folder} is no class of {layout.title}. {nearest(entry.label, layout.classes)}")
+            raise InputError(f"{folder} is not a class of {layout.title}. {nearest(entry.label, layout.classes)}")
     entries = [entry._replace(label=known[normalize_name(entry.label)]) for entry in entries]
     check_shared_classes(layout.title, entries)
     return entries if layout.domains else [entry._replace(domain=layout.domain_of(entry.path)) for entry in entries]

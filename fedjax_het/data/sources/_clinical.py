@@ -67,9 +67,9 @@ def _read_patients(file: Path) -> np.ndarray:
         if len(cells) != _NUM_COLUMNS:
             raise InputError(f"{file}, line {line}: {len(cells)} values, not {_NUM_COLUMNS}. Download the file again.")
         row = parse_numbers(file, line, [cells[column] for column in _USED], missing="?")
-        for what, value, known in (("chest pain", row[-3], _PAINS), ("electrocardiogram", row[-2], _ECGS)):
+        for field, value, known in (("chest pain", row[-3], _PAINS), ("electrocardiogram", row[-2], _ECGS)):
             if not np.isnan(value) and value not in known:
-                raise InputError(f"{file}, line {line}: {what} is {value:g}, not one of {known}. Download it again.")
+                raise InputError(f"{file}, line {line}: {field} is {value:g}, not one of {known}. Download it again.")
         rows += [] if np.isnan(row).any() else [row]
     if len(rows) < 3:
         raise InputError(f"{file} holds {len(rows)} patients without missing values. Download it again.")
@@ -110,7 +110,7 @@ def tcga_brca(path: str) -> Dataset:
         Ogier du Terrail et al., FLamby, NeurIPS Datasets and Benchmarks 2022. arXiv:2210.04620
     """
     place = require_dataset(path, "Fed-TCGA-BRCA", _BRCA_URL)
-    listing = next((place / each for each in _BRCA_SPLIT if (place / each).is_file()), None)
+    listing = next((place / file for file in _BRCA_SPLIT if (place / file).is_file()), None)
     if listing is None:
         raise InputError(f"{place} holds no {' and no '.join(_BRCA_SPLIT)}. They are published at {_BRCA_URL}")
     by_patient = _read_survival(place / "brca.csv")

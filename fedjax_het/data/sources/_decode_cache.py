@@ -163,14 +163,14 @@ def _write_header(file: IO[bytes], rows: np.ndarray, length: int) -> None:
     np.lib.format.write_array_header_1_0(file, header)
 
 
-def _describe_difference(first: str, one: tuple[int, ...], second: str, other: tuple[int, ...]) -> str:
-    if one[2:] != other[2:]:
-        grey, color = (first, second) if one[2:] == (1,) else (second, first)
+def _describe_difference(first: str, shape: tuple[int, ...], second: str, other: tuple[int, ...]) -> str:
+    if shape[2:] != other[2:]:
+        grey, color = (first, second) if shape[2:] == (1,) else (second, first)
         return (
             f"{grey} is grey and {color} is in color. Give `channels`: 3 repeats grey in all three, 1 makes all grey."
         )
     return (
-        f"{first} is {one[1]} x {one[0]} and {second} is {other[1]} x {other[0]} pixels. Give `size`, and all are "
+        f"{first} is {shape[1]} x {shape[0]} and {second} is {other[1]} x {other[0]} pixels. Give `size`, and all are "
         "resized to it."
     )
 

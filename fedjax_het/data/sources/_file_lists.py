@@ -125,7 +125,7 @@ def tiny_imagenet(path: str, size: Count | None = None, cache: str | None = None
     listing, folder = root / "val" / "val_annotations.txt", root / "val" / "images"
     for row in read_split_list(listing, folder, r"(\S+)\s+(\S+).*"):
         if row.label not in classes:
-            raise InputError(f"{listing}, line {row.line}: '{row.label}' is no class in wnids.txt. Correct it.")
+            raise InputError(f"{listing}, line {row.line}: '{row.label}' is not a class in wnids.txt. Correct it.")
         entries.append(ImageEntry(str(folder / row.path), row.label, "all", "test"))
     notes = ["the test split is the published validation split", *note_size(entries, 110_000)]
     return image_dataset("tiny_imagenet", entries, size=size, cache=cache, class_names=classes, notes=notes)
@@ -189,7 +189,7 @@ def _read_ssl_fl(name: str, title: str, path: str, split: str, size: int | None,
         labels[cells[0]] = str(parse_count(root / "labels.csv", line, "the label", cells[1]))
     listings = list_entries(require_path(root / split), ".csv") if (root / split).is_dir() else []
     if not listings:
-        others = ", ".join(str(each.relative_to(root)) for each in sorted(root.glob("*_clients/*")) if each.is_dir())
+        others = ", ".join(str(path.relative_to(root)) for path in sorted(root.glob("*_clients/*")) if path.is_dir())
         raise InputError(f"{root / split} holds no lists of clients. There are {others or 'none'} in {root}.")
     lists = {file.stem: file for file in listings}
     entries, notes = [], [f"clients by the lists in {root / split}"]
@@ -279,7 +279,7 @@ def camelyon17(path: str, size: int | None = None, cache: str | None = None) -> 
 def _parse_patch(table: Path, line: int, cells: list[str]) -> ImageEntry:
     patient, node, x, y, *numbers = cells
     named = zip(("tumor", "center", "split"), numbers, strict=True)
-    tumor, center, split = (parse_count(table, line, what, text) for what, text in named)
+    tumor, center, split = (parse_count(table, line, field, text) for field, text in named)
     if tumor > 1 or split > 1:
         raise InputError(f"{table}, line {line}: tumor is {tumor} and split is {split}. Give 0 or 1.")
     slide = f"patient_{patient.zfill(3)}_node_{node}"

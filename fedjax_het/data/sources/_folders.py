@@ -81,10 +81,10 @@ def _list_class_images(domain: str, split: str, folder: Path) -> Iterator[ImageE
         )
     if not (classes := list_subfolders(folder)):
         raise InputError(f"{folder} has no class folders. Give <domain>/<class>/<image> or <class>/<image>.")
-    for each in classes:
-        if not (images := list_image_files(each)):
-            found = count_suffixes([each])
+    for path in classes:
+        if not (images := list_image_files(path)):
+            found = count_suffixes([path])
             raise InputError(
-                f"{each} is a class folder without images{found and f', it holds {found}'}. Fill it or remove it."
+                f"{path} is a class folder without images{found and f', it holds {found}'}. Fill it or remove it."
             )
-        yield from (ImageEntry(str(image), each.name, domain, split) for image in images)
+        yield from (ImageEntry(str(image), path.name, domain, split) for image in images)

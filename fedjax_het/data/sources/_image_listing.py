@@ -137,7 +137,7 @@ def check_shared_classes(name: str, entries: Iterable[ImageEntry], alternative: 
         return
     for label, (domain, *others) in owners.items():
         if not others:
-            shared = [each for each, domains in owners.items() if len(domains) > 1]
+            shared = [other for other, domains in owners.items() if len(domains) > 1]
             raise InputError(
                 f"{name}: class '{label}' exists in domain '{domain}' only (images: {counts[domain, label]}). Rename "
                 f"or remove it{alternative}. {nearest(label, shared)}"
@@ -213,10 +213,10 @@ def parse_numbers(path: Path, line: int, cells: Iterable[str], missing: str | No
     return np.array(numbers)
 
 
-def parse_count(path: Path, line: int, what: str, text: str) -> int:
+def parse_count(path: Path, line: int, field: str, text: str) -> int:
     """Parse a nonnegative integer, written 1 or 1.0."""
     if not re.fullmatch(r"\d+(\.0*)?", text):
-        raise InputError(f"{path}, line {line}: {what} is '{text}', not a whole number from 0. Correct the line.")
+        raise InputError(f"{path}, line {line}: {field} is '{text}', not a whole number from 0. Correct the line.")
     return int(float(text))
 
 

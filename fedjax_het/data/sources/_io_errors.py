@@ -31,7 +31,7 @@ def require_path(path: str | Path) -> Path:
         reason = str(getattr(error, "strerror", None) or error).rstrip(".")
         raise InputError(f"path: cannot use {shorten(str(path))}: {reason}. Give another path.") from error
     if not exists:
-        neighbors = [each.name for each in path.parent.iterdir()] if path.parent.is_dir() else []
+        neighbors = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
         close = difflib.get_close_matches(path.name, neighbors, n=1)
         hint = f"Did you mean {path.parent / close[0]}?" if close else "Give the path of an existing file or folder."
         raise InputError(f"path: {path} does not exist. {hint}")

@@ -54,12 +54,12 @@ def read_npz_directory(path: Path, title: str | None, size: int | None, channels
         domains = {str(name) for part in contents.parts for name in np.unique(part.domains)}
         if len(domains) > 1:
             raise InputError(f"{file} holds the domains {', '.join(sorted(domains))}. Load it alone.")
-        names = [each.get("class_names") for each in (fields[0], fields[-1])]
+        names = [entry.get("class_names") for entry in (fields[0], fields[-1])]
         check_agreement("class_names", files[0], names[0], file, names[1])
         parts += [part._replace(domains=file.stem, origin=file) for part in contents.parts]
     common = {
         "domain_names": [file.stem for file in files],
-        "notes": list(dict.fromkeys(note for each in fields for note in each["notes"])),
+        "notes": list(dict.fromkeys(note for part_fields in fields for note in part_fields["notes"])),
     }
     return assemble_parts(title or path.name, parts, size, channels, **(fields[0] | common))
 
@@ -166,4 +166,4 @@ def _read_names(origin: object, file: Mapping[str, Any], key: str) -> list[str]:
         raise InputError(
             f"{origin}: '{key}' is {values.dtype} of shape {values.shape}. Give one axis of text, np.array([...], str)."
         )
-    return [str(each) for each in values.tolist()]
+    return [str(value) for value in values.tolist()]

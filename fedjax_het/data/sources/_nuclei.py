@@ -104,15 +104,15 @@ def _find_site_pairs(site: Path, notes: list[str]) -> Iterator[_Pair]:
 
 
 def _find_pairs(folder: Path) -> list[tuple[Path, Path]]:
-    inside = {normalize_name(each.name): each for each in list_subfolders(folder)}
+    inside = {normalize_name(path.name): path for path in list_subfolders(folder)}
     images = next((inside[name] for name in _IMAGE_FOLDERS if name in inside), None)
     masks = next((inside[name] for name in _MASK_FOLDERS if name in inside), None)
-    slides = [each for each in inside.values() if each.name.lower().startswith("slide_")]
+    slides = [subfolder for subfolder in inside.values() if subfolder.name.lower().startswith("slide_")]
     if images and masks:
         return _match_by_stem(images, masks)
     if slides:
-        masks_of = {slide: slide.with_name("GT_" + slide.name[len("slide_") :]) for slide in slides}
-        return [pair for slide in slides for pair in _match_by_stem(slide, masks_of[slide])]
+        mask_folders = {slide: slide.with_name("GT_" + slide.name[len("slide_") :]) for slide in slides}
+        return [pair for slide in slides for pair in _match_by_stem(slide, mask_folders[slide])]
     below = [pair for subfolder in inside.values() for pair in _find_pairs(subfolder)]
     return [*_find_annotated_images(folder), *below]
 
@@ -159,7 +159,7 @@ def fill_polygons(path: str | Path, shape: tuple[int, int]) -> np.ndarray:
     """
     with report_read_errors(path):
         regions = list(ElementTree.parse(path).iter("Region"))
-        polygons = [[(float(v.attrib["X"]), float(v.attrib["Y"])) for v in each.iter("Vertex")] for each in regions]
+        polygons = [[(float(v.attrib["X"]), float(v.attrib["Y"])) for v in region.iter("Vertex")] for region in regions]
     if not regions:
         raise InputError(f"{path} has no Annotation/Regions/Region. Give the image a mask, or its annotation.")
     canvas = Image.new("L", (shape[1], shape[0]))

@@ -65,7 +65,7 @@ def table(
     """
     place = require_path(path)
     name, columns = title or place.resolve().stem, _read_files(place)
-    features = [each.strip() for each in features.split(",")] if isinstance(features, str) else features
+    features = [feature.strip() for feature in features.split(",")] if isinstance(features, str) else features
     roles, notes = _assign_columns(name, columns, {"labels": label, "domains": domain, "split": split}, features)
     folder = place if place.is_dir() else place.parent
     files = _index_images(folder)
@@ -103,7 +103,7 @@ def _read_files(place: Path) -> dict[str, list]:
 
 def _read_file(file: Path) -> Columns:
     header, rows = read_table(file)
-    if len(header) == 1 and (separator := next((each for each in ";\t" if each in header[0]), None)):
+    if len(header) == 1 and (separator := next((character for character in ";\t" if character in header[0]), None)):
         raise InputError(f"{file}: its cells are separated by {separator!r}. Save it with commas.")
     if repeated := {key for key in header if key and header.count(key) > 1}:
         raise InputError(f"{file} has the column '{min(repeated)}' twice. Rename one of them.")
@@ -229,7 +229,7 @@ def _assign_columns(
     chosen, notes = dict(given), []
     free = [key for key in columns if key not in (*given.values(), *(features or []))]
     for role, key in given.items():
-        found = [each for each in free if key is None and ROLES.get(each.lower()) == role]
+        found = [column for column in free if key is None and ROLES.get(column.lower()) == role]
         if len(found) > 1:
             raise InputError(
                 f"{name}: the columns {', '.join(found)} may all be the {role}. Choose one: "
@@ -280,7 +280,7 @@ def _encode(
             notes.append("inputs that are lists of integers are tokens")
             inputs = inputs.astype(np.int32)
     else:
-        is_train = np.array([SPLITS.get(each.lower()) == "train" for each in splits], bool)
+        is_train = np.array([SPLITS.get(word.lower()) == "train" for word in splits], bool)
         features = [encode_feature(name, key, columns[key], is_train, notes) for key in roles.features]
         widths = [part.shape[1] for part in features]
         shown = [f"{key} ({num})" if num > 1 else key for key, num in zip(roles.features, widths, strict=True)]

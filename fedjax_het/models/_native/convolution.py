@@ -57,8 +57,8 @@ def _is_winograd_faster(y_shape: tuple, kernel_shape: tuple, stride: int) -> boo
 
     It must halve the multiplications at least; tiles that stick out over a small image save few.
     """
-    height, width, *many = kernel_shape[-4:]
-    if stride != 1 or height != width or height not in _SIDES or min(many) < _MANY:
+    height, width, *channels = kernel_shape[-4:]
+    if stride != 1 or height != width or height not in _SIDES or min(channels) < _MANY:
         return False
     tiles = math.prod(-(-n // _TILE) for n in y_shape[-3:-1])
     is_saving = math.prod(y_shape[-3:-1]) * height * width >= 2 * tiles * (_TILE + height - 1) ** 2
@@ -71,7 +71,7 @@ def _is_scatter_faster(x_shape: tuple, y_shape: tuple, kernel_shape: tuple, stri
     It leaves out the padding, and a whole row of the kernel fills the registers, not the features alone; but the
     products are added to an output in memory, which weighs more the fewer channels there are.
     """
-    if stride != 1 or min(side for pad in pads for side in pad) < 0:
+    if stride != 1 or min(amount for pad in pads for amount in pad) < 0:
         return False
     height, width, channels, features = kernel_shape[-4:]
     lanes = _LANES // 2 if features <= _LANES // 2 else _fill(features)

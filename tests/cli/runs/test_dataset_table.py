@@ -154,7 +154,7 @@ def test_check_data_shows_the_data_set_and_its_partition(command, capsys):
 def test_check_data_refuses_what_training_refuses(command, capsys, tmp_path):
     draw(tmp_path / "pacs" / "photo" / "dogs" / "1.png")
     assert check_data.main(command) == 2
-    assert "photo/dogs is no class of PACS" in capsys.readouterr().err
+    assert "photo/dogs is not a class of PACS" in capsys.readouterr().err
     assert check_data.main([*command, "--config.data.sise=3"]) == 2
     assert "--config.data.sise is unknown" in capsys.readouterr().err
 

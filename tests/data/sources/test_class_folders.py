@@ -77,7 +77,7 @@ def test_lists_of_pacs_that_do_not_fit_are_named(pacs, line, message):
 
 def test_unknown_classes_and_folders_of_pacs_are_named(pacs, tmp_path):
     draw(pacs / "images" / "photo" / "dogs" / "1.png")
-    refuse(r"photo/dogs is no class of PACS. Did you mean 'dog'", "pacs", pacs)
+    refuse(r"photo/dogs is not a class of PACS. Did you mean 'dog'", "pacs", pacs)
     refuse("does not exist.*PACS is published at https://dali-dl", "pacs", tmp_path / "nowhere")
     (tmp_path / "empty" / "pictures").mkdir(parents=True)
     refuse("holds no domain of PACS. Looked for folders art_painting", "pacs", tmp_path / "empty")
@@ -199,5 +199,5 @@ def test_cinic_has_three_splits_and_two_origins(tmp_path):
     assert [int(is_member.sum()) for is_member in dataset.splits.values()] == [2, 2, 2]
     assert dataset.notes == ("6 of the 270,000 examples that were published",)
     draw(tmp_path / "test" / "lorry" / "a.png")
-    refuse("lorry is no class of CINIC-10", "cinic10", tmp_path)
-    refuse("test holds no folder test beside train, valid and test", "cinic10", tmp_path / "test")
+    refuse("lorry is not a class of CINIC-10", "cinic10", tmp_path)
+    refuse("test holds no folder test next to train, valid and test", "cinic10", tmp_path / "test")

@@ -22,7 +22,7 @@ class Reader:
 
     def __call__(self, path):
         self.read.append(path.name)
-        rows = np.array([int(each) for each in path.read_text().split()], np.uint8)
+        rows = np.array([int(number) for number in path.read_text().split()], np.uint8)
         return {"inputs": np.repeat(rows[:, None], 3, axis=1), "case": np.full(len(rows), len(path.name), np.int32)}
 
 
@@ -45,7 +45,7 @@ def open_cache(tmp_path, files):
 
 
 def only_folder(tmp_path):
-    (folder,) = [each for each in (tmp_path / "cache").iterdir() if each.is_dir()]
+    (folder,) = [folder for folder in (tmp_path / "cache").iterdir() if folder.is_dir()]
     return folder
 
 

@@ -44,7 +44,7 @@ def test_digits_are_made_into_domains_of_equal_size(masks):
     plain, made = load("digits", masks=masks), load("digits", masks=masks, domains=True)
     assert made.domain_names == ("plain", "inverted", "rotated", "noisy")
     assert np.bincount(made.domains).tolist() == [450, 449, 449, 449]
-    before, after = ([each.inputs[made.domains == i] for i in range(4)] for each in (plain, made))
+    before, after = ([d.inputs[made.domains == i] for i in range(4)] for d in (plain, made))
     np.testing.assert_array_equal(after[0], before[0])
     np.testing.assert_array_equal(after[1], 255 - before[1])
     np.testing.assert_array_equal(after[2], np.rot90(before[2], axes=(1, 2)))

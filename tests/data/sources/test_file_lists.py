@@ -108,7 +108,7 @@ def test_tiny_imagenet_is_tested_on_its_validation_images(tiny, tmp_path):
     ("file", "text", "message"),
     [
         ("wnids.txt", "n01\n", "n02 is of no class in wnids.txt"),
-        ("val/val_annotations.txt", "val_0.JPEG\tn07\n", "line 1: 'n07' is no class in wnids.txt"),
+        ("val/val_annotations.txt", "val_0.JPEG\tn07\n", "line 1: 'n07' is not a class in wnids.txt"),
         ("val/val_annotations.txt", "\nval_9.JPEG\tn01\n", r"line 2: .*val_9.JPEG does not exist"),
         ("val/val_annotations.txt", None, "val_annotations.txt does not exist"),
         ("wnids.txt", None, "holds no wnids.txt"),

@@ -16,8 +16,8 @@ MASK[2:5, 3:8] = 1
 
 def annotation(*polygons):
     regions = "".join(
-        "<Region><Vertices>" + "".join(f'<Vertex X="{x}" Y="{y}" Z="0"/>' for x, y in each) + "</Vertices></Region>"
-        for each in polygons
+        "<Region><Vertices>" + "".join(f'<Vertex X="{x}" Y="{y}" Z="0"/>' for x, y in polygon) + "</Vertices></Region>"
+        for polygon in polygons
     )
     return f"<Annotations><Annotation><Regions>{regions}</Regions></Annotation></Annotations>"
 

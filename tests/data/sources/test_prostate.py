@@ -68,8 +68,8 @@ def test_examples_are_slices_with_their_neighbors(cases, tmp_path):
     assert dataset.domains.tolist() == [0] * 6 + [1] + [2] * 3
     order = [("BIDMC", 0), ("BIDMC", 1), ("HK", 0), ("UCL", 0)]
     made = [expected(*cases[key]) for key in order]
-    np.testing.assert_array_equal(dataset.inputs, np.concatenate([each[0] for each in made]))
-    np.testing.assert_array_equal(dataset.labels, np.concatenate([each[1] for each in made]))
+    np.testing.assert_array_equal(dataset.inputs, np.concatenate([case[0] for case in made]))
+    np.testing.assert_array_equal(dataset.labels, np.concatenate([case[1] for case in made]))
     assert (dataset.class_names, dataset.labels.dtype) == (("background", "prostate"), np.uint8)
     assert isinstance(dataset.inputs, np.memmap)
     assert "no folder for I2CVB, ISBI, ISBI_1.5" in dataset.notes
