@@ -54,9 +54,10 @@ class Dense(nn.Dense):
     @nn.compact
     def __call__(self, inputs: Array) -> Array:
         kernel = self.param("kernel", self.kernel_init, (inputs.shape[-1], self.features), self.param_dtype)
-        bias = self.param("bias", self.bias_init, (self.features,), self.param_dtype)
+        bias = self.param("bias", self.bias_init, (self.features,), self.param_dtype) if self.use_bias else None
         inputs, kernel, bias = nn.dtypes.promote_dtype(inputs, kernel, bias, dtype=self.dtype)
-        return add_bias(multiply(inputs, kernel), bias)
+        y = multiply(inputs, kernel)
+        return y if bias is None else add_bias(y, bias)
 
 
 def init_dense(key: Key, num_inputs: int, num_outputs: int, dtype: jnp.dtype) -> Params:

@@ -1,6 +1,7 @@
 """Networks for token sequences: an LSTM and a small transformer."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Literal
 
 import jax
@@ -9,7 +10,8 @@ from flax import linen as nn
 from jax import lax
 
 from fedjax_het.errors import InputError
-from fedjax_het.models._dense import Dense, add_bias
+from fedjax_het.models._attention import Attention, Block
+from fedjax_het.models._dense import add_bias
 from fedjax_het.models._model import Network, NumClasses, from_flax, scale_widths
 from fedjax_het.types import Array, Model
 from fedjax_het.validation import Count, FractionBelowOne, Positive, validate_arguments
@@ -115,10 +117,7 @@ class RecurrentNetwork(Network):
 
 
 class Transformer(Network):
-    """Token and position embeddings, blocks of causal attention and dense layers, a norm, and the classifier.
-
-    Blocks are pre-norm: x <- x + attention(norm(x)), x <- x + W_2 gelu(W_1 norm(x)).
-    """
+    """Token and position embeddings, pre-norm blocks with causal attention, a norm, and the classifier."""
 
     vocabulary: int
     features: int
@@ -130,21 +129,17 @@ class Transformer(Network):
     @nn.compact
     def encode(self, x: Array, mask: Array, is_training: bool) -> Array:
         check_tokens("a transformer", x)
-        length, is_causal = x.shape[1], nn.make_causal_mask(x)
-        positions = self.param("positions", nn.initializers.normal(0.02), (length, self.features))
+        positions = self.param("positions", nn.initializers.normal(0.02), (x.shape[1], self.features))
         x = nn.Embed(self.vocabulary, self.features, name="embedding")(x)
         x = x + positions.astype(x.dtype)
+        attention = partial(Attention, self.num_heads, is_causal=True)
         for index in range(self.num_layers):
-            x = self._block(x, is_causal, is_training, f"block_{index}")
+            block = Block(
+                attention, 4 * self.features, activation="gelu_tanh", dropout=self.dropout, name=f"block_{index}"
+            )
+            x = block(x, is_training)
         x = nn.LayerNorm(name="norm")(x)
         return x[:, -1] if self.outputs == "last" else x
-
-    def _block(self, x: Array, is_causal: Array, is_training: bool, name: str) -> Array:
-        drop = nn.Dropout(self.dropout, deterministic=not is_training)
-        attention = nn.MultiHeadDotProductAttention(self.num_heads, name=f"{name}_attention")
-        x = x + drop(attention(nn.LayerNorm(name=f"{name}_norm_0")(x), mask=is_causal))
-        y = Dense(4 * self.features, name=f"{name}_dense_0")(nn.LayerNorm(name=f"{name}_norm_1")(x))
-        return x + drop(Dense(self.features, name=f"{name}_dense_1")(nn.gelu(y)))
 
 
 @validate_arguments
