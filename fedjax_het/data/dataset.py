@@ -9,7 +9,7 @@ import numpy as np
 
 from fedjax_het.data.encoding import decode_one_hot, index_names, list_some, number_names, sort_naturally, to_array
 from fedjax_het.errors import InputError
-from fedjax_het.labels import are_times, are_tokens
+from fedjax_het.labels import PADDING, are_times, are_tokens
 
 _CHUNK_BYTES = 1 << 28  # bytes of inputs checked at a time
 
@@ -23,7 +23,7 @@ class Dataset:
     Args:
         name: The name of the data set.
         inputs: uint8 images [n, height, width, channel], float32 arrays [n, ...], or token sequences [n, length] of
-            nonnegative int8, int16 or int32.
+            int8, int16 or int32, with -1 for padding.
         labels: Classes [n] int32; segmentation masks [n, height, width] uint8, the class of each pixel; label sequences
             [n, length] int32, the class of each position, -1 for padding; or survival times [n] float32, see
             `fedjax_het.labels`, with classes (no event, event).
@@ -33,11 +33,12 @@ class Dataset:
         is_valid: [n] bool, the published validation split.
         is_test: [n] bool, the published test split.
         notes: Notes of the source on the files it read, one sentence each.
+        vocabulary: The number of tokens of the tokenizer; None if inputs are not tokens, or this is not known.
 
     Raises:
         InputError: There are no examples, arrays differ in length, labels or domains are out of range, inputs are not
-            finite, tokens are negative, images have no channel axis or have it first, a mask differs in size from its
-            image, or an example is in two splits.
+            finite, tokens are less than -1 or not in the vocabulary, images have no channel axis or have it first, a
+            mask differs in size from its image, or an example is in two splits.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Dataset:
     is_valid: np.ndarray
     is_test: np.ndarray
     notes: tuple[str, ...] = ()
+    vocabulary: int | None = None
 
     def __post_init__(self) -> None:
         self._check_lengths()
@@ -133,8 +135,12 @@ class Dataset:
                     "float32 for arrays that are not images."
                 )
         elif self.has_tokens and self.inputs.ndim == 2 and self.inputs.itemsize <= 4:
-            if (smallest := int(self.inputs.min())) < 0:
-                raise InputError(f"{self.name}: the inputs hold the token {smallest}. Number tokens from 0.")
+            smallest, largest = int(self.inputs.min()), int(self.inputs.max())
+            if smallest < PADDING or (self.vocabulary is not None and largest >= self.vocabulary):
+                raise InputError(
+                    f"{self.name}: the inputs hold the token {smallest if smallest < PADDING else largest}. Number "
+                    f"tokens from 0{'' if self.vocabulary is None else f' to {self.vocabulary - 1}'}; -1 is padding."
+                )
         elif self.inputs.dtype != np.float32 or self.inputs.ndim < 2:
             raise InputError(
                 f"{self.name}: inputs are {self.inputs.dtype} of shape {self.inputs.shape}. Give uint8 images "
@@ -204,6 +210,7 @@ def assemble(
     is_valid: np.ndarray | None = None,
     is_test: np.ndarray | None = None,
     notes: Sequence[str] = (),
+    vocabulary: int | None = None,
 ) -> Dataset:
     """Build a `Dataset` from arrays or lists, with type conversion and defaults.
 
@@ -212,7 +219,7 @@ def assemble(
     Args:
         name: The name of the data set.
         inputs: Images [n, height, width] or [n, height, width, channel] uint8, or other integers in 0..255, floats
-            [n, ...], or tokens [n, length] int8, int16 or int32.
+            [n, ...], or tokens [n, length] int8, int16 or int32, with -1 for padding.
         labels: Integers, booleans or strings [n] or [n, 1]; one-hot [n, class]; masks [n, height, width], with values
             0 and 255 converted to 0 and 1; for tokens, [n, length] with -1 for padding; or, with `class_names`,
             survival times [n] float32.
@@ -224,6 +231,7 @@ def assemble(
         is_valid: [n] bool (default: no published validation split).
         is_test: [n] bool (default: no published test split).
         notes: Notes of the source, one sentence each.
+        vocabulary: The number of tokens, see `Dataset`.
 
     Returns:
         The data set. Grayscale images get a channel axis of length 1, floats become float32.
@@ -277,6 +285,7 @@ def assemble(
         is_valid=np.zeros(len(inputs), bool) if is_valid is None else np.asarray(is_valid, bool),
         is_test=np.zeros(len(inputs), bool) if is_test is None else np.asarray(is_test, bool),
         notes=tuple(notes),
+        vocabulary=vocabulary,
     )
 
 

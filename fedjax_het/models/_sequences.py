@@ -109,11 +109,17 @@ class RecurrentNetwork(Network):
     @nn.compact
     def encode(self, x: Array, mask: Array, is_training: bool) -> Array:
         check_tokens("an LSTM", x)
-        x = nn.Embed(self.vocabulary, self.embedding, name="embedding")(x)
+        tokens, x = x, nn.Embed(self.vocabulary, self.embedding, name="embedding")(jnp.maximum(x, 0))
         for index, num_units in enumerate(self.hidden):
             x = LSTM(num_units, name=f"lstm_{index}")(x)
             x = nn.Dropout(self.dropout, deterministic=not is_training)(x)
-        return x[:, -1] if self.outputs == "last" else x
+        return _take_last(x, tokens) if self.outputs == "last" else x
+
+
+def _take_last(x: Array, tokens: Array) -> Array:
+    """The position [batch, feature] of the last token that is not padding."""
+    last = tokens.shape[1] - 1 - jnp.argmax(tokens[:, ::-1] >= 0, axis=1)
+    return jnp.take_along_axis(x, last[:, None, None], axis=1)[:, 0]
 
 
 class Transformer(Network):
@@ -130,7 +136,7 @@ class Transformer(Network):
     def encode(self, x: Array, mask: Array, is_training: bool) -> Array:
         check_tokens("a transformer", x)
         positions = self.param("positions", nn.initializers.normal(0.02), (x.shape[1], self.features))
-        x = nn.Embed(self.vocabulary, self.features, name="embedding")(x)
+        tokens, x = x, nn.Embed(self.vocabulary, self.features, name="embedding")(jnp.maximum(x, 0))
         x = x + positions.astype(x.dtype)
         attention = partial(Attention, self.num_heads, is_causal=True)
         for index in range(self.num_layers):
@@ -139,7 +145,7 @@ class Transformer(Network):
             )
             x = block(x, is_training)
         x = nn.LayerNorm(name="norm")(x)
-        return x[:, -1] if self.outputs == "last" else x
+        return _take_last(x, tokens) if self.outputs == "last" else x
 
 
 @validate_arguments
@@ -153,15 +159,16 @@ def lstm(
     dropout: FractionBelowOne = 0.0,
     width: Positive = 1.0,
 ) -> Model:
-    """The LSTM of LEAF and FedProx for Shakespeare, on tokens [batch, length].
+    """The LSTM of LEAF and FedProx for Shakespeare, on tokens [batch, length], padded on the right with -1.
 
     Args:
         num_classes: The number of classes; for text, the number of characters.
         hidden: The number of units of each recurrent layer; 256 in LEAF's and FedProx's code, 100 in FedProx's paper.
         embedding: The size of token embeddings.
-        outputs: "last" classifies the sequence from its last position, labels [batch]; "every" classifies each position
+        outputs: "last" classifies the sequence from its last token, labels [batch]; "every" classifies each position
             from the tokens up to it, labels [batch, length].
-        vocabulary: The number of tokens (default None, the number of classes, for labels that are tokens).
+        vocabulary: The number of tokens (default None, that of the tokenizer in a config, else the number of classes,
+            for labels that are tokens).
         dropout: The dropout rate of recurrent layers.
         width: Multiplier of all entries of `hidden`.
 
@@ -189,7 +196,7 @@ def transformer(
     vocabulary: Count | None = None,
     dropout: FractionBelowOne = 0.0,
 ) -> Model:
-    """A small causal transformer on tokens [batch, length]; all batches have the length of the first.
+    """A small causal transformer on tokens [batch, length], padded on the right with -1; `length` is always the same.
 
     Args:
         num_classes: The number of classes.

@@ -84,3 +84,19 @@ def test_the_program_of_an_lstm_does_not_grow_with_the_length():
         return str(jax.make_jaxpr(lambda tokens: logits(model, tokens))(tokens)).count("\n")
 
     assert num_operations(40) == num_operations(10)
+
+
+@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("outputs", ["last", "every"])
+def test_padding_on_the_right_changes_nothing(name, outputs):
+    model = SMALL[name](outputs=outputs)
+    padded = TOKENS.at[1, 5:].set(-1)
+    variables = model.init(KEY, padded)
+    if name == "transformer":
+        short = variables | {"params": dict(variables["params"], positions=variables["params"]["positions"][:5])}
+    else:
+        short = variables
+    whole = logits(model, padded, variables)[1]
+    np.testing.assert_allclose(
+        whole if outputs == "last" else whole[:5], logits(model, TOKENS[1:2, :5], short)[0], rtol=1e-5, atol=1e-6
+    )
