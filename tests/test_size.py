@@ -9,7 +9,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 @pytest.mark.parametrize(
     ("folders", "max_lines", "max_files"),
-    [(("fedjax_het", "experiments"), 47_070, 361), (("tests",), 35_581, 285)],
+    [(("fedjax_het", "experiments"), 47_868, 365), (("tests",), 36_096, 287)],
 )
 def test_code_stays_within_its_budget(folders, max_lines, max_files):
     files = [path for folder in folders for path in (ROOT / folder).rglob("*.py")]

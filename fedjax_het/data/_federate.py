@@ -114,6 +114,7 @@ def federate(
         newcomer_names=tuple(names[i] for i in new),
         prepare=_make_preparation(standardise, dataset, training, augment),
         fractions=fractions,
+        vocabulary=dataset.vocabulary,
     )
 
 

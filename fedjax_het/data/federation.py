@@ -47,6 +47,7 @@ class Federation:
         newcomer_names: The name of each client that never trains.
         prepare: Maps stored inputs to model inputs.
         fractions: The fractions of the examples sampled for evaluation.
+        vocabulary: The number of tokens, see `Dataset`.
     """
 
     name: str
@@ -59,6 +60,7 @@ class Federation:
     newcomer_names: tuple[str, ...]
     prepare: Preparation
     fractions: Fractions
+    vocabulary: int | None = None
 
     @property
     def augment(self) -> Augmentation | None:

@@ -70,6 +70,8 @@ def build_parts(
     timing = _build_optional(settings, "timing")
     asynchronous = _build_optional(settings, "asynchronous")
     table = dict(settings["model"])
+    if table.get("vocabulary", "") is None and table.get("pretrained") is None:
+        table["vocabulary"] = federation.vocabulary
     if table.get("conv") == "auto":
         is_timed = layout == engine.simulation.AUTO and target_platform() != "cpu"
         table["conv"] = resolved.get("conv") or _choose_conv_impl(settings["precision"], processes, is_timed=is_timed)

@@ -12,6 +12,7 @@ from fedjax_het.data.sources._clinical import heart_disease, tcga_brca
 from fedjax_het.data.sources._digits import digits, digits5, svhn
 from fedjax_het.data.sources._file_lists import camelyon17, covid_fl, mini_domainnet, retina, tiny_imagenet
 from fedjax_het.data.sources._folders import folders
+from fedjax_het.data.sources._huggingface import huggingface
 from fedjax_het.data.sources._leaf import femnist, shakespeare
 from fedjax_het.data.sources._nuclei import nuclei
 from fedjax_het.data.sources._prostate import prostate
@@ -43,7 +44,7 @@ SOURCES = {
     for source in (
         *(arrays, digits, tfds, camelyon17, covid_fl, digits_dg, folders),
         *(mini_domainnet, nuclei, office_home, pacs, prostate, retina, vlcs),
-        *(cinic10, digits5, femnist, heart_disease, office_caltech10),
+        *(cinic10, digits5, femnist, heart_disease, huggingface, office_caltech10),
         *(shakespeare, svhn, table, tcga_brca, texts, tiny_imagenet),
     )
 }

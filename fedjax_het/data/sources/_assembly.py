@@ -12,7 +12,7 @@ from fedjax_het.errors import InputError, nearest
 
 SPLITS = {
     **dict.fromkeys(("train", "training"), "train"),
-    **dict.fromkeys(("valid", "val", "validation", "crossval"), "valid"),
+    **dict.fromkeys(("valid", "val", "validation", "crossval", "dev"), "valid"),
     **dict.fromkeys(("test", "testing"), "test"),
 }
 """Names of splits in folders and lists of data sets -> "train", "valid" or "test"."""

@@ -171,22 +171,26 @@ def read_split_list(file: Path, root: Path, pattern: str = r"(.+) (\d+)") -> lis
     return rows
 
 
-def read_csv(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """(line, cells) of every nonblank line."""
+def read_csv(path: Path, separator: str = ",") -> Iterator[tuple[int, list[str]]]:
+    """(line, cells) of every nonblank line; cells separated by tabs are not quoted."""
+    quoting = csv.QUOTE_NONE if separator == "\t" else csv.QUOTE_MINIMAL
     with report_read_errors(path), path.open(newline="", encoding="utf-8-sig") as file:
-        reader = csv.reader(file)
+        reader = csv.reader(file, delimiter=separator, quoting=quoting)
         yield from ((reader.line_num, [cell.strip() for cell in cells]) for cells in reader if any(cells))
 
 
-def read_table(path: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
-    """(the names of the columns, (line, cells) of every other nonblank line)."""
-    (_, header), *lines = [*read_csv(path)] or [(0, [])]
+def read_table(
+    path: Path, separator: str = ",", header: Sequence[str] | None = None
+) -> tuple[list[str], list[tuple[int, list[str]]]]:
+    """(the names of the columns, (line, cells) of every other nonblank line); without `header`, the first has names."""
+    first = [(0, list(header))] if header else []
+    (_, names), *lines = [*first, *read_csv(path, separator)] or [(0, [])]
     if not lines:
         raise InputError(f"{path} has no rows below a header. Give the path of a table that has.")
     for line, cells in lines:
-        if len(cells) != len(header):
-            raise InputError(f"{path}, line {line}: {len(cells)} cells for {len(header)} columns. Correct the line.")
-    return header, lines
+        if len(cells) != len(names):
+            raise InputError(f"{path}, line {line}: {len(cells)} cells for {len(names)} columns. Correct the line.")
+    return names, lines
 
 
 def read_csv_columns(path: Path, columns: Sequence[str]) -> list[tuple[int, list[str]]]:

@@ -1,5 +1,6 @@
 """File errors: which file is missing or damaged, and how to fix it."""
 
+import csv
 import difflib
 import lzma
 import os
@@ -15,10 +16,10 @@ from PIL import Image
 from fedjax_het._internal.regular_files import check_regular
 from fedjax_het.errors import InputError, shorten
 
-# Raised by NumPy, zipfile, gzip, pickle, Pillow and array_record for damaged files.
+# Raised by NumPy, csv, zipfile, gzip, pickle, Pillow and array_record for damaged files.
 _DAMAGE = (
     *(OSError, EOFError, ValueError, KeyError, IndexError, SyntaxError, RuntimeError),
-    *(zlib.error, struct.error, lzma.LZMAError, zipfile.BadZipFile, Image.DecompressionBombError),
+    *(csv.Error, zlib.error, struct.error, lzma.LZMAError, zipfile.BadZipFile, Image.DecompressionBombError),
 )
 
 

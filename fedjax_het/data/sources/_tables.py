@@ -9,16 +9,15 @@ import numpy as np
 from fedjax_het.data.dataset import Dataset
 from fedjax_het.data.encoding import encode_feature, list_some, read_names, sort_naturally, to_array
 from fedjax_het.data.sources._assembly import SPLITS, assemble_by_name
+from fedjax_het.data.sources._columns import find_roles, read_classes, read_columns
 from fedjax_het.data.sources._image_listing import (
     ImageEntry,
     image_dataset,
     list_entries,
     list_image_files,
     list_subfolders,
-    read_table,
 )
 from fedjax_het.data.sources._io_errors import require_path
-from fedjax_het.data.sources._npz import ROLES
 from fedjax_het.errors import InputError, nearest, shorten
 
 Columns = Mapping[str, Any]
@@ -98,16 +97,9 @@ def _read_files(place: Path) -> dict[str, list]:
     if len(files) > 1 and None in splits and any(splits):
         raise InputError(f"{place} holds {', '.join(file.name for file in files)}. Give the path of one of them.")
     role = None if len(files) == 1 else "split" if all(splits) else "domain"
-    return _join([(file, part or file.stem, _read_file(file)) for file, part in zip(files, splits, strict=True)], role)
-
-
-def _read_file(file: Path) -> Columns:
-    header, rows = read_table(file)
-    if len(header) == 1 and (separator := next((character for character in ";\t" if character in header[0]), None)):
-        raise InputError(f"{file}: its cells are separated by {separator!r}. Save it with commas.")
-    if repeated := {key for key in header if key and header.count(key) > 1}:
-        raise InputError(f"{file} has the column '{min(repeated)}' twice. Rename one of them.")
-    return {key: [cells[i] for _, cells in rows] for i, key in enumerate(header) if key}
+    return _join(
+        [(file, part or file.stem, read_columns(file)) for file, part in zip(files, splits, strict=True)], role
+    )
 
 
 def _join(parts: Sequence[tuple[object, str, Columns]], role: str | None) -> dict[str, list]:
@@ -223,24 +215,10 @@ def _assign_columns(
     name: str, columns: Columns, given: Mapping[str, str | None], features: Sequence[str] | None
 ) -> tuple[_Roles, list[str]]:
     """Find the columns of "labels", "domains" and "split" that are not given, with a note."""
-    for key in [*filter(None, given.values()), *(features or [])]:
-        if key not in columns:
-            raise InputError(f"{name} has no column '{key}'. {nearest(key, columns)}")
-    chosen, notes = dict(given), []
-    free = [key for key in columns if key not in (*given.values(), *(features or []))]
-    for role, key in given.items():
-        found = [column for column in free if key is None and ROLES.get(column.lower()) == role]
-        if len(found) > 1:
-            raise InputError(
-                f"{name}: the columns {', '.join(found)} may all be the {role}. Choose one: "
-                f"{role.removesuffix('s')}='{found[0]}'."
-            )
-        for column in found:
-            chosen[role] = column
-            notes += [f"{role} from column '{column}'"] * (role[:-1] not in column)
+    chosen, notes = find_roles(name, columns, given, features or [])
     if chosen["labels"] is None:
         raise InputError(f"{name}: no column is called label. Choose one, label='...': {', '.join(columns)}.")
-    features = list(features) if features else [key for key in free if key not in chosen.values()]
+    features = list(features) if features else [key for key in columns if key not in chosen.values()]
     if not features:
         raise InputError(f"{name} has no columns for inputs: {', '.join(columns)}.")
     return _Roles(chosen["labels"], chosen["domains"], chosen["split"], features), notes
@@ -260,10 +238,7 @@ def _encode(
     splits = _read_column(name, columns, roles.split, "train")
     labels: Any = columns[roles.label]
     if class_names is None and len(labels) and np.ndim(labels[0]) == 0:
-        labels = _read_column(name, columns, roles.label)
-        class_names = sort_naturally(set(labels))
-        if all(map(str.isdecimal, class_names)) and class_names != [str(i) for i in range(len(class_names))]:
-            notes.append(f"labels {list_some(class_names)} are classes 0 to {len(class_names) - 1}")
+        labels, class_names = read_classes(name, roles.label, labels, notes)
     else:
         labels = to_array(f"{name}: labels", [np.asarray(label) for label in labels])
     arrays = [key for key in roles.features if len(labels) and np.ndim(columns[key][0])]
