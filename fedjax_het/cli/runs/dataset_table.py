@@ -13,6 +13,7 @@ from rich.table import Table
 from fedjax_het.data import Dataset, Federation
 
 _MAX_CLASSES, _MAX_DOMAINS, _MAX_CLIENTS = 12, 30, 40  # more are summarized
+_MAX_LISTED = 1_000  # classes; more are always summarized
 _NAME_WIDTH = 20  # of names that are not folded
 
 
@@ -21,7 +22,7 @@ def print_dataset(dataset: Dataset, is_whole: bool = False) -> None:
 
     Args:
         dataset: the data set.
-        is_whole: whether to list every class and domain, however many there are.
+        is_whole: whether to list all domains, however many there are, and up to 1,000 classes.
     """
     console = Console(markup=False)
     print(describe_dataset(dataset))
@@ -41,7 +42,7 @@ def dataset_table(dataset: Dataset, is_whole: bool = False) -> Table:
     rows = [["", *names]]
     for name, is_member in dataset.splits.items():
         rows.append([name, *_format_counts(np.bincount(domains[is_member], minlength=len(names)))])
-    if dataset.num_classes <= _MAX_CLASSES or is_whole:
+    if dataset.num_classes <= (_MAX_LISTED if is_whole else _MAX_CLASSES):
         shares = 100 * counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
         for name, column, share in zip(dataset.class_names, counts.T, shares.T, strict=True):
             are_counts = dataset.has_label_per_example
