@@ -141,6 +141,7 @@ def test_files_have_at_most_300_lines():
 
 ENGINE = (
     "parallel",
+    "feature_cache",
     "round",
     "evaluation",
     "storage",

@@ -25,11 +25,13 @@ class Preparation:
         augment: The augmentation; None: training inputs are not augmented.
         are_moments_public: Whether the moments are constants independent of the clients' examples. Otherwise they
             reveal information about clients that differential privacy of updates does not cover.
+        is_applied: Whether the stored inputs have been prepared already, see `fedjax_het.cache_features`.
     """
 
     moments: tuple[np.ndarray, np.ndarray] | None = None
     augment: Augmentation | None = None
     are_moments_public: bool = False
+    is_applied: bool = False
 
     def __call__(self, inputs: Array) -> Array:
         """Prepare inputs [batch, ...] for evaluation."""
@@ -43,7 +45,7 @@ class Preparation:
         return self._standardize(inputs), labels
 
     def _standardize(self, inputs: Array) -> Array:
-        if self.moments is None:
+        if self.moments is None or self.is_applied:
             return inputs
         mean, deviation = self.moments
         divisor = np.where(deviation > 0, deviation, 1.0).astype(np.float32)

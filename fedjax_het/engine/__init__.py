@@ -8,6 +8,7 @@ from fedjax_het.engine.evaluation.metrics import METRICS, PredictionMetric, chec
 from fedjax_het.engine.evaluation.predictions import confusion_matrix
 from fedjax_het.engine.execution.cost import RunCost
 from fedjax_het.engine.execution.run_spec import OffloadPolicy
+from fedjax_het.engine.feature_cache import cache_features
 from fedjax_het.engine.history import History, simulate
 from fedjax_het.engine.parallel.layout import Layout, chunked, sharded, vmapped
 from fedjax_het.engine.parallel.runs import Sweep
@@ -39,6 +40,7 @@ __all__ = [
     "SavedCheckpoint",
     "Simulation",
     "Sweep",
+    "cache_features",
     "check_metrics",
     "chunked",
     "confusion_matrix",

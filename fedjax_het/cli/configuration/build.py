@@ -86,7 +86,7 @@ def build_parts(
 
 def build_model(table: Mapping[str, Any], num_classes: int) -> Model:
     """Build the network of a checked table config.model, with its adapter."""
-    own = {key: value for key, value in table.items() if key != "adapter"}
+    own = {key: value for key, value in table.items() if key not in ("adapter", *TABLES["model"].fixed)}
     adapt = calls.build_from_table(table["adapter"], TABLES["model.adapter"].registry, "config.model.adapter")
     return adapt(calls.build_from_table(own, TABLES["model"].registry, "config.model", num_classes=num_classes))
 
@@ -183,10 +183,12 @@ def build_simulation(parts: RunParts, runs: Sequence[Mapping[str, Any]], folder:
     settings = runs[0]
     diagnostics = parse_names("diagnostics", settings["diagnostics"], DIAGNOSTICS)
     names = ("rounds", "num_seeds", "evaluate_every", "on_nonfinite", "personal_on_test")
+    given: tuple[Model, Federation] = parts.model, parts.federation
+    if settings["model"]["cache_features"]:
+        given = calls.call_factory(lambda: engine.cache_features(parts.model, parts.federation), {}, "config.model")
     return engine.Simulation(
         build_sweep(runs),
-        parts.model,
-        parts.federation,
+        *given,
         participation=parts.participation,
         timing=parts.timing,
         asynchronous=parts.asynchronous,

@@ -95,7 +95,7 @@ _SPLIT = calls.read_signature(federate, given=("dataset", "partition", "unseen_d
 TABLES = {
     "algorithm": TableSpec(ALGORITHMS),
     f"algorithm.{SCHEDULE}": TableSpec(SCHEDULES),
-    "model": TableSpec(MODELS, given=("num_classes",)),
+    "model": TableSpec(MODELS, given=("num_classes",), fixed={"cache_features": calls.Setting(bool, False)}),
     "model.adapter": TableSpec(ADAPTERS),
     "data": TableSpec(SOURCES, given=("name",), fixed=_SPLIT),
     "data.partition": TableSpec(PARTITIONS),
