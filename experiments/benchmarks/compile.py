@@ -66,6 +66,7 @@ class Problem(NamedTuple):
     options: Mapping[str, Any] = MappingProxyType({})  # of the model
 
 
+TINY = MappingProxyType({"features": 64, "layers": 2, "heads": 4, "mlp_size": 128, "vocabulary": 80})
 PROBLEMS = {
     "mlp": Problem((28, 28, 1), options={"norm": "batch"}),  # FedBN needs a norm to keep
     "lenet": Problem((32, 32, 3)),
@@ -77,6 +78,9 @@ PROBLEMS = {
     "unet": Problem((64, 64, 3), is_dense=True),
     "lstm": Problem((80,)),
     "transformer": Problem((80,), is_dense=True),
+    "bert": Problem((80,), options=TINY),
+    "gpt2": Problem((80,), is_dense=True, options=TINY),
+    "llama": Problem((80,), is_dense=True, options=TINY),
 }
 
 

@@ -10,11 +10,14 @@ from fedjax_het.models._adaptations import (
     with_image_shape,
 )
 from fedjax_het.models._amplitude import Band, FirstAverage, amplitude_normalised
+from fedjax_het.models._bert import BERT_NAMES, DISTILBERT_NAMES, ROBERTA_NAMES, bert, distilbert, roberta
 from fedjax_het.models._cnn import cnn, lenet
 from fedjax_het.models._densenet import DENSENET_NAMES, densenet121, harmofl_densenet
 from fedjax_het.models._efficientnet import EFFICIENTNET_NAMES, efficientnet_lite0
 from fedjax_het.models._frozen import freeze, no_adapter, train_only
+from fedjax_het.models._gpt2 import GPT2_NAMES, gpt2
 from fedjax_het.models._layers import Conv, UpConv, avg_pool, max_pool
+from fedjax_het.models._llama import LLAMA_NAMES, llama
 from fedjax_het.models._lora import AdapterSettings, LowRank, lora, lora_scale, server_kernels
 from fedjax_het.models._mlp import mlp
 from fedjax_het.models._model import from_flax
@@ -42,6 +45,11 @@ MODELS = {
         unet,
         lstm,
         transformer,
+        bert,
+        roberta,
+        distilbert,
+        gpt2,
+        llama,
     )
 }
 ADAPTERS: Mapping[str, Callable[..., Callable[[Model], Model]]] = {
@@ -51,13 +59,18 @@ ADAPTERS: Mapping[str, Callable[..., Callable[[Model], Model]]] = {
     "lora": lora,
 }
 """What `config.model.adapter` can do to a model before it is trained, by name."""
-TORCH_NAMES = {
+TORCH_NAMES: Mapping[str, Naming | Mapping[str, Naming]] = {
     **dict.fromkeys(("resnet18", "resnet50"), RESNET_NAMES),
     **dict.fromkeys(("densenet121", "harmofl_densenet"), DENSENET_NAMES),
     "efficientnet_lite0": EFFICIENTNET_NAMES,
     "unet": UNET_NAMES,
+    "bert": BERT_NAMES,
+    "roberta": ROBERTA_NAMES,
+    "distilbert": DISTILBERT_NAMES,
+    "gpt2": GPT2_NAMES,
+    "llama": LLAMA_NAMES,
 }
-"""PyTorch names of a model's layers, for `save_state_dict`; other models have none."""
+"""PyTorch names of a model's layers, for `save_state_dict`, or {outputs: names}; other models have none."""
 
 __all__ = [
     "ADAPTERS",
@@ -75,15 +88,19 @@ __all__ = [
     "UpConv",
     "amplitude_normalised",
     "avg_pool",
+    "bert",
     "cnn",
     "computed_in",
     "densenet121",
+    "distilbert",
     "efficientnet_lite0",
     "framed",
     "freeze",
     "from_flax",
+    "gpt2",
     "harmofl_densenet",
     "lenet",
+    "llama",
     "lora",
     "lora_scale",
     "lstm",
@@ -95,6 +112,7 @@ __all__ = [
     "read_state_dict",
     "resnet18",
     "resnet50",
+    "roberta",
     "save_state_dict",
     "server_kernels",
     "starting_from",

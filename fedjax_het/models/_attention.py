@@ -1,11 +1,11 @@
 """Multi-head attention, and the transformer block that all networks with attention are made of."""
 
+import math
 from collections.abc import Callable, Mapping
 from functools import partial
 from types import MappingProxyType
 from typing import Literal
 
-import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
@@ -66,9 +66,12 @@ class Attention(nn.Module):
         query, key, value = (y.reshape(*y.shape[:-1], -1, size) for y in self._project(x, size))
         if rotation is not None:
             query, key = (_rotate(y, rotation) for y in (query, key))
-        allowed = None if mask is None else mask[:, None, None, :].astype(bool)
-        y = jax.nn.dot_product_attention(query, key, value, mask=allowed, is_causal=self.is_causal)
-        y = y.reshape(*y.shape[:-2], -1)
+        allowed = None if mask is None else mask[:, None, :].astype(bool)
+        if self.is_causal:
+            earlier = jnp.tri(x.shape[1], dtype=bool)
+            allowed = earlier if allowed is None else earlier & allowed
+        y = _attend(query, key, value, allowed)
+        y = y.reshape(*y.shape[:2], -1)
         return Dense(x.shape[-1], self.use_output_bias, name="out")(y)
 
     def _project(self, x: Array, size: int) -> list[Array]:
@@ -78,6 +81,20 @@ class Attention(nn.Module):
             return jnp.split(y, [features, features + kv_features], axis=-1)
         sizes = {"query": features, "key": kv_features, "value": kv_features}
         return [Dense(size, self.use_bias, name=name)(x) for name, size in sizes.items()]
+
+
+def _attend(query: Array, key: Array, value: Array, allowed: Array | None) -> Array:
+    """The weighted means [batch, length, head, head size] of values, of which `allowed` is [batch or 1, query, key].
+
+    `jax.nn.dot_product_attention` has a softmax in float32 even for float64.
+    """
+    exact = jnp.promote_types(query.dtype, jnp.float32)
+    grouped = query.reshape(*query.shape[:2], key.shape[2], -1, query.shape[-1])
+    scores = jnp.einsum("bqkgs,btks->bkgqt", grouped, key, preferred_element_type=exact) / math.sqrt(key.shape[-1])
+    if allowed is not None:
+        scores = jnp.where(jnp.expand_dims(allowed, (-4, -3)), scores, 0.5 * jnp.finfo(exact).min)
+    weights = nn.softmax(scores).astype(value.dtype)
+    return jnp.einsum("bkgqt,btks->bqkgs", weights, value).reshape(query.shape)
 
 
 def _rotate(x: Array, rotation: Rotation) -> Array:

@@ -40,6 +40,7 @@ class Naming(NamedTuple):
     prefix: a beginning of keys, "bert.", that files of the network without its head lack.
     optional: patterns of layers, besides the head, that such files lack; they are then initialized at random.
     ignored: a regular expression of keys that are no weights of the network, such as attention masks.
+    needs_head: whether the head is loaded as other layers are, and never left random.
     """
 
     layers: Mapping[str, str]
@@ -49,6 +50,7 @@ class Naming(NamedTuple):
     prefix: str = ""
     optional: tuple[str, ...] = ()
     ignored: str = ""
+    needs_head: bool = False
 
 
 class _Entry(NamedTuple):
@@ -89,9 +91,9 @@ def from_torch(state: StateDict, variables: Variables, naming: Naming) -> Variab
     """
     leaves = tree.leaves_by_path(variables)
     entries = dict(_entries(leaves, naming))
-    state = _remove_prefixes(state, {entry.key for entry in entries.values()}, naming.prefix)
     for pattern, replacement in naming.former.items():
         state = {re.sub(pattern, replacement, key): value for key, value in state.items()}
+    state = _remove_prefixes(state, {entry.key for entry in entries.values()}, naming.prefix)
     entries, state = _without_random_layers(entries, state, naming)
     expected = {entry.key: entry.shape for entry in entries.values()}
     surplus = re.compile(rf".*{_COUNTER}" + (f"|{naming.ignored}" if naming.ignored else ""))
@@ -165,7 +167,7 @@ def _without_random_layers(
     """
     for layer in {entry.layer for entry in entries.values()}:
         shapes = {entry.key: entry.shape for entry in entries.values() if entry.layer == layer}
-        held, is_head = shapes.keys() & state.keys(), layer == _HEAD
+        held, is_head = shapes.keys() & state.keys(), layer == _HEAD and not naming.needs_head
         is_missing = not held and (is_head or _is_any(layer, naming.optional))
         if is_missing or (is_head and any(_is_other_head(state[key].shape, shapes[key]) for key in held)):
             entries = {path: entry for path, entry in entries.items() if entry.layer != layer}

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -13,10 +12,9 @@ from fedjax_het.errors import InputError
 from fedjax_het.models._attention import Attention, Block
 from fedjax_het.models._dense import add_bias
 from fedjax_het.models._model import Network, NumClasses, from_flax, scale_widths
+from fedjax_het.models._tokens import Outputs, check_heads, check_tokens, take_last
 from fedjax_het.types import Array, Model
 from fedjax_het.validation import Count, FractionBelowOne, Positive, validate_arguments
-
-Outputs = Literal["last", "every"]
 
 
 class LSTM(nn.Module):
@@ -113,13 +111,7 @@ class RecurrentNetwork(Network):
         for index, num_units in enumerate(self.hidden):
             x = LSTM(num_units, name=f"lstm_{index}")(x)
             x = nn.Dropout(self.dropout, deterministic=not is_training)(x)
-        return _take_last(x, tokens) if self.outputs == "last" else x
-
-
-def _take_last(x: Array, tokens: Array) -> Array:
-    """The position [batch, feature] of the last token that is not padding."""
-    last = tokens.shape[1] - 1 - jnp.argmax(tokens[:, ::-1] >= 0, axis=1)
-    return jnp.take_along_axis(x, last[:, None, None], axis=1)[:, 0]
+        return take_last(x, tokens >= 0) if self.outputs == "last" else x
 
 
 class Transformer(Network):
@@ -145,7 +137,7 @@ class Transformer(Network):
             )
             x = block(x, is_training)
         x = nn.LayerNorm(name="norm")(x)
-        return _take_last(x, tokens) if self.outputs == "last" else x
+        return take_last(x, tokens >= 0) if self.outputs == "last" else x
 
 
 @validate_arguments
@@ -213,16 +205,6 @@ def transformer(
     References:
         Vaswani et al., Attention Is All You Need, NeurIPS 2017; pre-norm as in Radford et al., 2019 (GPT-2).
     """
-    if features % heads:
-        raise InputError(f"features: {features} cannot be divided among {heads} heads. Give a multiple of heads.")
+    check_heads(features, heads)
     vocabulary = vocabulary or num_classes
     return from_flax(Transformer(num_classes, vocabulary, features, layers, heads, outputs, dropout))
-
-
-def check_tokens(network: str, inputs: Array) -> None:
-    """Raise InputError unless inputs are tokens [batch, length]."""
-    if inputs.ndim != 2 or not jnp.issubdtype(inputs.dtype, jnp.integer):
-        raise InputError(
-            f"{network} takes tokens [batch, length], and was given {jax.dtypes.canonicalize_dtype(inputs.dtype)} of "
-            f"shape {inputs.shape}. Use a network for images or tables, such as cnn or mlp."
-        )

@@ -3,7 +3,7 @@
 import json
 import shlex
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -97,15 +97,16 @@ def complete_sizes(
 
     Args:
         path: The pretrained file or directory; only a directory can have a config.json.
-        keys: {argument: its key in config.json}; a key that is missing there, or null, is the usual value.
+        keys: {argument: its key in config.json}; a key that is missing there, or null, is the usual value. "a|b.c" is
+            the first of a and the key c of the table b.
         usual: {argument: value}.
         given: {argument: value}; None where not given.
 
     Raises:
         InputError: An argument contradicts config.json.
     """
-    config = read_config(path) if path is not None and (Path(path) / _CONFIG).is_file() else {}
-    published = {name: config[key] for name, key in keys.items() if config.get(key) is not None}
+    config = _read_config_beside(path)
+    published = {name: value for name, key in keys.items() if (value := _find_value(config, key)) is not None}
     chosen = {name: value for name, value in given.items() if value is not None}
     for name, value in chosen.items():
         if published.get(name, value) != value:
@@ -113,6 +114,35 @@ def complete_sizes(
                 f"{name}: {value} contradicts '{path}/{_CONFIG}', where {keys[name]} is {published[name]}. Omit {name}."
             )
     return {**usual, **published, **chosen}
+
+
+def _find_value(config: Mapping[str, Any], keys: str) -> Any:
+    for key in keys.split("|"):
+        table, _, inner = key.rpartition(".")
+        value = ((config.get(table) or {}) if table else config).get(inner)
+        if value is not None:
+            return value
+    return None
+
+
+def check_config(path: str, supported: Mapping[str, Sequence[Any]]) -> None:
+    """Check the config.json beside weights, if there is one: {key: its supported values}; missing keys pass.
+
+    Raises:
+        InputError: A value is not supported.
+    """
+    config = _read_config_beside(path)
+    for key, values in supported.items():
+        if key in config and config[key] not in values:
+            known = " or ".join(map(str, values))
+            raise InputError(
+                f"pretrained: {key} is {config[key]} in '{path}/{_CONFIG}', and this network supports {known}. Choose "
+                "the model of these weights."
+            )
+
+
+def _read_config_beside(path: str | None) -> Mapping[str, Any]:
+    return read_config(path) if path is not None and (Path(path) / _CONFIG).is_file() else {}
 
 
 def _find_weights(path: Path) -> Path:

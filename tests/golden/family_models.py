@@ -1,5 +1,6 @@
 """Networks against PyTorch's: outputs, gradients and running statistics, from weights that follow from their names."""
 
+import inspect
 import tempfile
 import zlib
 from collections.abc import Callable, Iterator
@@ -83,6 +84,8 @@ def recognised(case: Case, num_classes: int, inputs: np.ndarray) -> tuple[str, V
     """(the network whose PyTorch state dict has the case's keys and as many parameters, its variables as zeros)."""
     keys, num_params = set(case["state_dict_keys"].tolist()), int(case["n_params"])
     for name, naming in TORCH_NAMES.items():
+        if "width" not in inspect.signature(MODELS[name]).parameters:
+            continue  # not a network of convolutions
         shapes = jax.eval_shape(MODELS[name](num_classes).init, jax.random.key(0), inputs)
         empty = jax.tree.map(lambda leaf: np.zeros(leaf.shape), shapes)
         size = sum(leaf.size for leaf in jax.tree.leaves(empty["params"]))

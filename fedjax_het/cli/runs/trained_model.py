@@ -1,5 +1,6 @@
 """Models of runs, restored from their last checkpoints."""
 
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -59,7 +60,10 @@ def load_model(workdir: Path, seed: int | None = None, *, for_pytorch: bool = Tr
     seed_state = jax.tree.map(lambda x: x[0 if seed is None else seeds.index(seed)], state)
     mean = mean_personal_variables(seed_state.clients, len(seed_state.clients.rounds))
     variables = tree.merge(problem.whole_model(seed_state.server), mean)
-    return TrainedModel(variables, TORCH_NAMES.get(name), rounds, problem, parts.federation)
+    naming = TORCH_NAMES.get(name)
+    if isinstance(naming, Mapping):
+        naming = naming[run_settings["model"]["outputs"]]
+    return TrainedModel(variables, naming, rounds, problem, parts.federation)
 
 
 def restore_last(directory: RunDirectory, run_settings: dict[str, Any]) -> tuple[State, int, Problem, build.RunParts]:
