@@ -41,6 +41,8 @@ def test_floats_become_float32_and_keep_their_shape():
         ({"labels": [0, 1, 0]}, r"4 inputs but labels of shape \(3,\)"),
         ({"inputs": np.zeros((0, 2, 2), np.uint8), "labels": np.zeros(0, int)}, "no examples"),
         ({"inputs": np.array([[0.0], [1.0], [np.nan], [np.inf]])}, r"inputs\[2\] holds NaN or infinity; 2 of 4"),
+        ({"inputs": np.full((4, 2), -2, np.int32)}, r"hold the token -2. Number tokens from 0; -1 is padding"),
+        ({"inputs": np.full((4, 2), 7, np.int32), "vocabulary": 7}, r"hold the token 7. Number tokens from 0 to 6; -1"),
         ({"inputs": np.zeros((4, 2), np.uint8)}, r"uint8 images of shape \(4, 2\)"),
         ({"inputs": np.zeros((4, 2), np.int64)}, "inputs are int64"),
         ({"inputs": np.zeros(4)}, r"float32 of shape \(4,\)"),

@@ -80,8 +80,8 @@ def files(case: Case) -> Comparisons:
     root = case.path.parent.parent / case.meta["files"]
     given = {name: case[name] for name in ("text", "label", "source")}
 
-    def columns_of(path: str, header=None) -> dict[str, np.ndarray]:
-        parts, notes = read_parts(root / path, header, None)
+    def columns_of(path: str, header=()) -> dict[str, np.ndarray]:
+        parts, notes = read_parts(root / path, header)
         assert not notes
         for part in parts:
             assert all(list(case["label_names"]) == names for names in part.class_names.values())
@@ -100,7 +100,7 @@ def files(case: Case) -> Comparisons:
             yield case.compare(name, to_codes(ours[name]), part=lambda _, theirs=theirs: theirs)
         yield case.compare("label", ours["label"], part=lambda label, chosen=chosen: label[chosen])
     for split, name in (("train", "dict_train_rows"), ("test", "dict_test_rows")):
-        part = next(part for part in read_parts(root / "saved_dict", None, [split])[0])
+        part = next(part for part in read_parts(root / "saved_dict", splits=[split])[0])
         places = {text: row for row, text in enumerate(given["text"].tolist())}
         yield case.compare(name, [places[text] for text in part.columns["text"]])
     selected = columns_of("saved_selection")["text"].tolist()

@@ -70,14 +70,14 @@ def read_column(parts: Iterable[ColumnPart], key: str) -> list[Any]:
 
 
 def read_parts(
-    place: Path, header: Sequence[str] | None, splits: Sequence[str] | None
+    place: Path, header: Sequence[str] = (), splits: Sequence[str] = ()
 ) -> tuple[list[ColumnPart], list[str]]:
     """Read a file, a folder that `datasets` saved, or the data files in a folder or in its subfolder data/.
 
     Args:
         place: The file or folder.
         header: The names of the columns of .csv and .tsv files without a header.
-        splits: The splits to read; None: all that have the name of a split.
+        splits: The splits to read; without any, all that have the name of a split.
 
     Returns:
         The parts, all with columns and rows, and a note on files and splits that are not read.
@@ -95,10 +95,10 @@ def read_parts(
         candidates = _list_files(place)
     chosen, domains = _choose(place, candidates, splits)
     read = [
-        _read_saved(path) if path.is_dir() else _read_file(path, header if is_delimited(path) else None)
+        _read_saved(path) if path.is_dir() else _read_file(path, header if _is_delimited(path) else ())
         for path in chosen
     ]
-    if header and not any(map(is_delimited, chosen)):
+    if header and not any(map(_is_delimited, chosen)):
         raise InputError(f"header: {place} has no .csv or .tsv files, whose columns could be named. Leave it out.")
     parts = [
         part._replace(split=split, domain=domain)
@@ -110,7 +110,7 @@ def read_parts(
     return parts, note_names(skipped, "splits or files are not read")
 
 
-def is_delimited(path: Path) -> bool:
+def _is_delimited(path: Path) -> bool:
     return path.suffix.lower() in (".csv", ".tsv")
 
 
@@ -141,14 +141,12 @@ def _stem(file: Path) -> str:
     return _SHARD.sub("", file.stem)
 
 
-def _choose(
-    place: Path, candidates: Mapping[Path, str], splits: Sequence[str] | None
-) -> tuple[dict[Path, str], list[str]]:
+def _choose(place: Path, candidates: Mapping[Path, str], splits: Sequence[str]) -> tuple[dict[Path, str], list[str]]:
     """({path: split} of the parts that are read, the domain of each)."""
     found = [split for split in dict.fromkeys(candidates.values()) if split]
-    if missing := [split for split in splits or () if split not in found]:
+    if missing := [split for split in splits if split not in found]:
         raise InputError(f"{place} has no split '{missing[0]}'. Its splits: {', '.join(found) or 'none'}.")
-    if unknown := [split for split in splits or () if split.lower() not in SPLITS]:
+    if unknown := [split for split in splits if split.lower() not in SPLITS]:
         raise InputError(f"splits: '{unknown[0]}' is no name of a split. Use {', '.join(SPLITS)}.")
     known = [split for split in found if split.lower() in SPLITS and split in (splits or found)]
     if known:
@@ -173,14 +171,14 @@ def _read_saved(folder: Path) -> ColumnPart:
     return _wrap(folder, [*data, *selected], _read_arrow(data), rows, features)
 
 
-def _read_file(file: Path, header: Sequence[str] | None) -> ColumnPart:
+def _read_file(file: Path, header: Sequence[str]) -> ColumnPart:
     suffix = file.suffix.lower()
     if suffix not in _SUFFIXES:
         raise InputError(f"{file} has the suffix '{suffix}'. Supported: {', '.join(_SUFFIXES)}.")
     if suffix in (".arrow", ".parquet"):
         return _wrap(file, [file], _read_arrow([file]))
     _check_start(file)
-    columns = read_columns(file, "\t" if suffix == ".tsv" else ",", header) if is_delimited(file) else _read_rows(file)
+    columns = read_columns(file, "\t" if suffix == ".tsv" else ",", header) if _is_delimited(file) else _read_rows(file)
     return ColumnPart(file, "", "", [file], columns, {})
 
 
@@ -254,7 +252,7 @@ def _read_rows(file: Path) -> dict[str, list]:
         else:
             rows = [
                 (number, _parse_line(file, number, line))
-                for number, line in enumerate(text.splitlines(), 1)
+                for number, line in enumerate(text.split("\n"), 1)  # `splitlines` would also split inside of strings
                 if line.strip()
             ]
     if wrong := next((number for number, row in rows if not isinstance(row, dict)), None):

@@ -10,7 +10,7 @@ from fedjax_het.data.sources._npz import ROLES
 from fedjax_het.errors import InputError, nearest
 
 
-def read_columns(file: Path, separator: str = ",", header: Sequence[str] | None = None) -> dict[str, list[str]]:
+def read_columns(file: Path, separator: str = ",", header: Sequence[str] = ()) -> dict[str, list[str]]:
     """{column: cells} of a file whose first row, or `header`, has the names of the columns."""
     header, rows = read_table(file, separator, header)
     if len(header) == 1 and (other := next((mark for mark in ";\t" if mark in header[0]), None)):

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedjax_het.data.dataset import Dataset
-from fedjax_het.data.encoding import read_names
 from fedjax_het.data.sources._assembly import assemble_by_name, check_agreement, find_large_domains
 from fedjax_het.data.sources._column_files import ColumnPart, read_column, read_parts
 from fedjax_het.data.sources._columns import find_roles, read_classes
@@ -45,8 +44,8 @@ def huggingface(
     template: str | None = None,
     end: str | None = None,
     min_examples: CountOrZero = 0,
-    splits: Sequence[str] | None = None,
-    header: Sequence[str] | None = None,
+    splits: Sequence[str] | str | None = None,
+    header: Sequence[str] | str | None = None,
     size: Count | None = None,
     channels: int | None = None,
     title: str | None = None,
@@ -71,7 +70,8 @@ def huggingface(
             such files, in it or in its subfolder data/: of splits (train-00000-of-00002.parquet, test.csv), or one per
             domain, named after it. Arrow files are streams, and are memory-mapped. Cells of .tsv files are not quoted.
         image: The column of images (default: image or img, if it exists).
-        text: The column of texts, or several joined by blanks (default: text or sentence).
+        text: The column of texts, or several, as names or comma-separated, whose texts are joined by blanks (default:
+            text or sentence).
         answer: The column of answers (default: response or output).
         label: The column of classes (default: a column named label, target, class or y). Class names come from the
             metadata of `datasets`, or are the values in natural order.
@@ -84,8 +84,9 @@ def huggingface(
             and "### Response:", as in Alpaca; a note shows it.
         end: The token after an answer (default: eos_token in tokenizer_config.json beside the tokenizer).
         min_examples: Domains with fewer examples than this are skipped.
-        splits: The splits to read (default: all that are called train, validation, test or similar).
-        header: The names of the columns of .csv and .tsv files without a header.
+        splits: The splits to read, as names or comma-separated (default: all that are called train, validation, test or
+            similar).
+        header: The names of the columns of .csv and .tsv files without a header, as names or comma-separated.
         size: The side length to which images are resized, see `folders`.
         channels: 1 converts images to grayscale, 3 to color, see `folders`.
         title: The name of the data set (default: the name of the file or folder).
@@ -96,10 +97,10 @@ def huggingface(
             values are missing or labels out of range; an option has no effect; or a library is not installed.
     """
     place = require_path(path)
-    parts, notes = read_parts(place, header, splits)
+    parts, notes = read_parts(place, _to_list(header), _to_list(splits))
     name, columns = title or place.resolve().stem, list(parts[0].columns)
-    texts = [text] if isinstance(text, str) else list(text or ())
-    kind, taken = _find_inputs(name, columns, {"image": image or (), "text": texts, "answer": answer or ()})
+    given = {"image": [image] if image else [], "text": _to_list(text), "answer": [answer] if answer else []}
+    kind, taken = _find_inputs(name, columns, given)
     of_images, of_answers = {"size": size, "channels": channels, "cache": cache}, {"template": template, "end": end}
     unused = {
         "image": {"tokenizer": tokenizer, "max_length": max_length, **of_answers},
@@ -132,15 +133,19 @@ def huggingface(
         examples = _read_answers(parts, taken, str(template), Tokenizer(tokenizer), end, length, notes)
     domains = [part.domain for part in parts for _ in range(part.num_rows)]
     if roles["domains"]:
-        domains = read_names(f"{name}: column '{roles['domains']}'", read_column(parts, roles["domains"]))
+        values, names = _read_labels(name, parts, roles["domains"], [])
+        domains = [names[value] if isinstance(value, int) else value for value in values]
     return _assemble(name, parts, examples, domains, min_examples, length, notes)
 
 
-def _find_inputs(name: str, columns: Sequence[str], given: Mapping[str, Sequence[str] | str]) -> tuple[str, list[str]]:
+def _to_list(names: Sequence[str] | str | None) -> list[str]:
+    return [name.strip() for name in names.split(",")] if isinstance(names, str) else list(names or ())
+
+
+def _find_inputs(name: str, columns: Sequence[str], given: Mapping[str, list[str]]) -> tuple[str, list[str]]:
     """(the kind of inputs, their columns): those given, or else the only kind with a column of a usual name."""
-    chosen = {kind: [keys] if isinstance(keys, str) else list(keys) for kind, keys in given.items() if keys}
     usual = {kind: [key for key in columns if key.lower() in names][:1] for kind, names in _INPUTS.items()}
-    chosen = chosen or {kind: keys for kind, keys in usual.items() if keys}
+    chosen = {kind: keys for kind, keys in (given if any(given.values()) else usual).items() if keys}
     if len(chosen) == 1:
         return next(iter(chosen.items()))
     options = " or ".join(f"{kind}='...'" for kind in chosen or _INPUTS)
@@ -175,7 +180,7 @@ def _read_texts(parts: Sequence[ColumnPart], key: str) -> list[str]:
 def _read_labels(
     name: str, parts: Sequence[ColumnPart], key: str, notes: list[str]
 ) -> tuple[Sequence[Any], Sequence[str]]:
-    """(labels, class names): numbers whose names are in the metadata, or else the values themselves."""
+    """(labels or domains, their names): numbers whose names are in the metadata, or else the values themselves."""
     names = parts[0].class_names.get(key)
     if names is None:
         return read_classes(name, key, read_column(parts, key), notes)

@@ -180,7 +180,7 @@ def read_csv(path: Path, separator: str = ",") -> Iterator[tuple[int, list[str]]
 
 
 def read_table(
-    path: Path, separator: str = ",", header: Sequence[str] | None = None
+    path: Path, separator: str = ",", header: Sequence[str] = ()
 ) -> tuple[list[str], list[tuple[int, list[str]]]]:
     """(the names of the columns, (line, cells) of every other nonblank line); without `header`, the first has names."""
     first = [(0, list(header))] if header else []

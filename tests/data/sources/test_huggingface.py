@@ -2,6 +2,7 @@
 
 import io
 import json
+import sys
 from dataclasses import replace
 from functools import partial
 
@@ -117,11 +118,9 @@ def test_splits_of_a_saved_dictionary_are_published_splits(tmp_path, tokenizer):
     dataset = read(folder, tokenizer)
     assert [part.sum() for part in dataset.splits.values()] == [4, 4, 4]
     assert "1 splits or files are not read: unlabeled" in dataset.notes
-    dataset = read(folder, tokenizer, splits=("train", "validation"))
+    dataset = read(folder, tokenizer, splits="train, validation")
     assert [part.sum() for part in dataset.splits.values()] == [4, 4, 0]
-    refuse(
-        r"has no split 'dev'. Its splits: train, validation, test, unlabeled", "huggingface", folder, splits=("dev",)
-    )
+    refuse(r"has no split 'dev'. Its splits: train, validation, test, unlabeled", "huggingface", folder, splits="dev")
 
 
 def test_parquet_files_of_a_repository_are_splits_in_shards(tmp_path, tokenizer):
@@ -133,6 +132,24 @@ def test_parquet_files_of_a_repository_are_splits_in_shards(tmp_path, tokenizer)
     assert (~dataset.is_test).sum() == 8 and dataset.is_test.sum() == 4 and dataset.class_names == ("bad", "good")
     single = read(tmp_path / "data" / "test-00000-of-00001.parquet", tokenizer)
     assert len(single.inputs) == 4 and not single.is_test.any()
+
+
+def test_domains_have_the_names_in_the_metadata(tmp_path, tokenizer):
+    rows = {"text": TEXTS, "stars": ["1", "2", "1", "2"], "label": LABELS}
+    dataset = read(save(tmp_path, rows), tokenizer, label="stars", domain="label")
+    assert (dataset.domain_names, dataset.class_names) == (("bad", "good"), ("1", "2"))
+
+
+def test_lines_of_json_end_at_newlines_alone(tmp_path, tokenizer):
+    file = write(tmp_path / "x.jsonl", '{"text": "a\u2028b", "label": "x"}\r\n{"text": "c", "label": "y"}')
+    assert words_of(read(file, tokenizer)) == ["<s> a b </s>", "<s> c </s>"]
+
+
+@pytest.mark.parametrize(("library", "message"), [("tokenizers", "by tokenizers"), ("pyarrow.parquet", "by pyarrow")])
+def test_a_missing_library_is_named(tmp_path, tokenizer, monkeypatch, library, message):
+    folder = save(tmp_path / "x")
+    monkeypatch.setitem(sys.modules, library, None)
+    refuse(rf'{message}. Install it: pip install "fedjax-het\[text\]"', "huggingface", folder, tokenizer=tokenizer)
 
 
 @pytest.mark.parametrize("is_list", [True, False])
@@ -147,7 +164,7 @@ def test_json_rows_are_a_list_or_lines_and_files_without_splits_are_domains(tmp_
 
 def test_columns_of_csv_without_header_are_named_and_texts_joined(tmp_path, tokenizer):
     file = write(tmp_path / "news.csv", '"1","a","b, ""c"""\n"3","d","a"\n')
-    dataset = read(file, tokenizer, header=("label", "title", "body"), text=("title", "body"))
+    dataset = read(file, tokenizer, header=("label", "title", "body"), text="title,body")
     assert words_of(dataset) == ["<s> a b [UNK] [UNK] c [UNK] </s>", "<s> d a </s>"]
     assert dataset.class_names == ("1", "3") and dataset.notes == ("labels 1, 3 are classes 0 to 1",)
 
