@@ -23,11 +23,13 @@ from fedjax_het.models._mlp import mlp
 from fedjax_het.models._model import from_flax
 from fedjax_het.models._norms import NORMS, norm
 from fedjax_het.models._precision import Precision, computed_in
-from fedjax_het.models._pretrained import Naming, save_state_dict, starting_from, unnamed_leaves
+from fedjax_het.models._pretrained import Names, Naming, save_state_dict, starting_from, unnamed_leaves
 from fedjax_het.models._resnet import RESNET_NAMES, resnet18, resnet50
 from fedjax_het.models._sequences import LSTM, lstm, transformer
 from fedjax_het.models._simplex_frame import framed
 from fedjax_het.models._unet import UNET_NAMES, unet
+from fedjax_het.models._vision_names import VIT_NAMES
+from fedjax_het.models._vit import vit
 from fedjax_het.models._weight_files import read_state_dict
 from fedjax_het.types import Model
 
@@ -50,6 +52,7 @@ MODELS = {
         distilbert,
         gpt2,
         llama,
+        vit,
     )
 }
 ADAPTERS: Mapping[str, Callable[..., Callable[[Model], Model]]] = {
@@ -59,7 +62,7 @@ ADAPTERS: Mapping[str, Callable[..., Callable[[Model], Model]]] = {
     "lora": lora,
 }
 """What `config.model.adapter` can do to a model before it is trained, by name."""
-TORCH_NAMES: Mapping[str, Naming | Mapping[str, Naming]] = {
+TORCH_NAMES: Mapping[str, Names | Mapping[str, Naming]] = {
     **dict.fromkeys(("resnet18", "resnet50"), RESNET_NAMES),
     **dict.fromkeys(("densenet121", "harmofl_densenet"), DENSENET_NAMES),
     "efficientnet_lite0": EFFICIENTNET_NAMES,
@@ -69,6 +72,7 @@ TORCH_NAMES: Mapping[str, Naming | Mapping[str, Naming]] = {
     "distilbert": DISTILBERT_NAMES,
     "gpt2": GPT2_NAMES,
     "llama": LLAMA_NAMES,
+    "vit": VIT_NAMES,
 }
 """PyTorch names of a model's layers, for `save_state_dict`, or {outputs: names}; other models have none."""
 
@@ -83,6 +87,7 @@ __all__ = [
     "Conv",
     "FirstAverage",
     "LowRank",
+    "Names",
     "Naming",
     "Precision",
     "UpConv",
@@ -120,6 +125,7 @@ __all__ = [
     "transformer",
     "unet",
     "unnamed_leaves",
+    "vit",
     "with_empty_parameter",
     "with_feature_shape",
     "with_image_shape",

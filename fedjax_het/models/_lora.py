@@ -137,7 +137,11 @@ def choose_layers(layers: Mapping[str, type], patterns: Sequence[str]) -> list[s
     Raises:
         InputError: A pattern matches no layer that can have an adapter.
     """
-    known = {path for path, kind in layers.items() if issubclass(kind, _DENSE + _CONVOLUTIONS) and path != "classifier"}
+    known = {
+        path
+        for path, kind in layers.items()
+        if issubclass(kind, _DENSE + _CONVOLUTIONS) and path.partition("/")[0] != "classifier"
+    }
     chosen = set()
     for pattern in patterns:
         matched = {path for path in known if _matches(path, layers[path], pattern)}

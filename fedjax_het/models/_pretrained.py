@@ -6,7 +6,7 @@ embedding's table weight.
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
@@ -34,6 +34,8 @@ class Naming(NamedTuple):
 
     layers: {"stage_#_block_#/conv_#": "layer<1+>.<2>.conv<3+>"}: # is a number, <2> the second number, and <1+> the
     first number plus one. The path of a leaf, "positions", may be given in place of a layer's, with its whole key.
+    "qkv@1/3" is the second third of the outputs of the file's layer qkv; "q&k&v" are three layers in the file, whose
+    outputs follow each other in ours.
     convolved: our dense layers that are 1x1 convolutions in PyTorch.
     former: {pattern: replacement} for the keys of older files.
     untransposed: patterns such as "block_#/dense_0" of our dense layers whose kernels are [in, out] in the file too.
@@ -41,6 +43,7 @@ class Naming(NamedTuple):
     optional: patterns of layers, besides the head, that such files lack; they are then initialized at random.
     ignored: a regular expression of keys that are no weights of the network, such as attention masks.
     needs_head: whether the head is loaded as other layers are, and never left random.
+    batched: patterns of leaves [..., feature] that have three axes in the file, the first ones of size 1.
     """
 
     layers: Mapping[str, str]
@@ -51,37 +54,57 @@ class Naming(NamedTuple):
     optional: tuple[str, ...] = ()
     ignored: str = ""
     needs_head: bool = False
+    batched: tuple[str, ...] = ()
+
+
+Names = Naming | tuple[Naming, ...]
+"""The names of a network in PyTorch code, or those of several implementations of it."""
+Preparation = Callable[[StateDict, Naming], StateDict]
 
 
 class _Entry(NamedTuple):
-    key: str
+    keys: tuple[str, ...]
+    part: tuple[int, int]  # (index, number of parts) of the outputs in the file
     axes: tuple[int, ...]  # the order of our axes in PyTorch
     shape: tuple[int, ...]  # as in PyTorch
     layer: str
 
+    @property
+    def key_shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shapes of the file's arrays."""
+        rows = (self.shape[0] * self.part[1] // len(self.keys),) if self.shape else ()
+        return dict.fromkeys(self.keys, rows + self.shape[1:])
 
-def to_torch(variables: Variables, naming: Naming) -> dict[str, np.ndarray]:
-    """The state dict of these variables, without leaves missing from the naming, see `unnamed_leaves`.
+
+def to_torch(variables: Variables, names: Names) -> dict[str, np.ndarray]:
+    """The state dict of these variables, without leaves missing from the names, see `unnamed_leaves`.
+
+    Of several implementations, the names are those of the first one that has the most leaves.
 
     The batch counter of each batch norm is set to 0: PyTorch uses it only without a momentum.
     """
-    leaves = tree.leaves_by_path(variables)
-    state = {}
-    for path, entry in _entries(leaves, naming):
-        leaf = np.asarray(leaves[path])
-        state[entry.key] = np.ascontiguousarray(leaf.transpose(entry.axes).reshape(entry.shape))
+    leaves, parts = tree.leaves_by_path(variables), {}
+    for path, entry in _find_entries(leaves, names).items():
+        leaf = np.asarray(leaves[path]).transpose(entry.axes).reshape(entry.shape)
+        pieces = np.split(leaf, len(entry.keys)) if len(entry.keys) > 1 else [leaf]
+        for key, piece in zip(entry.keys, pieces, strict=True):
+            parts.setdefault(key, {})[entry.part] = piece
+    state = {key: _join([pieces[part] for part in sorted(pieces)]) for key, pieces in parts.items()}
     means = [key for key in state if key.endswith("running_mean")]
     return state | {key.replace("running_mean", _COUNTER): np.zeros((), np.int64) for key in means}
 
 
-def unnamed_leaves(variables: Variables, naming: Naming) -> list[str]:
+def unnamed_leaves(variables: Variables, names: Names) -> list[str]:
     """The paths of the leaves that `to_torch` omits."""
     leaves = tree.leaves_by_path(variables)
-    return sorted(leaves.keys() - dict(_entries(leaves, naming)))
+    return sorted(leaves.keys() - _find_entries(leaves, names))
 
 
-def from_torch(state: StateDict, variables: Variables, naming: Naming) -> Variables:
-    """Load a state dict into these variables, preserving dtypes; leaves missing from the naming are unchanged.
+def from_torch(state: StateDict, variables: Variables, names: Names, prepare: Preparation | None = None) -> Variables:
+    """Load a state dict into these variables, preserving dtypes; leaves missing from the names are unchanged.
+
+    Of several implementations, the names are those that most keys of the state dict have. `prepare` is given the state
+    dict with the keys of these names.
 
     The head is also unchanged if the state dict has no head, or has another number of classes. Prefixes added to all
     keys by wrappers, such as "module." by DataParallel, are removed.
@@ -90,12 +113,10 @@ def from_torch(state: StateDict, variables: Variables, naming: Naming) -> Variab
         InputError: Keys are missing, unexpected or of another shape; the message lists the first ones.
     """
     leaves = tree.leaves_by_path(variables)
-    entries = dict(_entries(leaves, naming))
-    for pattern, replacement in naming.former.items():
-        state = {re.sub(pattern, replacement, key): value for key, value in state.items()}
-    state = _remove_prefixes(state, {entry.key for entry in entries.values()}, naming.prefix)
-    entries, state = _without_random_layers(entries, state, naming)
-    expected = {entry.key: entry.shape for entry in entries.values()}
+    fits = ((*_rename_keys(state, leaves, naming), naming) for naming in _list_namings(names))
+    entries, state, naming = max(fits, key=lambda fit: len(_list_shapes(fit[0].values()).keys() & fit[1].keys()))
+    entries, state = _without_random_layers(entries, prepare(state, naming) if prepare else state, naming)
+    expected = _list_shapes(entries.values())
     surplus = re.compile(rf".*{_COUNTER}" + (f"|{naming.ignored}" if naming.ignored else ""))
     state = {key: value for key, value in state.items() if key in expected or not surplus.fullmatch(key)}
     _check_shapes(state, expected)
@@ -104,20 +125,50 @@ def from_torch(state: StateDict, variables: Variables, naming: Naming) -> Variab
     )
 
 
+def _rename_keys(state: StateDict, leaves: Mapping[str, Array], naming: Naming) -> tuple[dict[str, _Entry], StateDict]:
+    """(the entries of the leaves, the state dict without prefixes and names of older files)."""
+    entries = dict(_entries(leaves, naming))
+    for pattern, replacement in naming.former.items():
+        state = {re.sub(pattern, replacement, key): value for key, value in state.items()}
+    return entries, _remove_prefixes(state, set(_list_shapes(entries.values())), naming.prefix)
+
+
+def _list_shapes(entries: Iterable[_Entry]) -> dict[str, tuple[int, ...]]:
+    """The arrays of the file by key."""
+    return {key: shape for entry in entries for key, shape in entry.key_shapes.items()}
+
+
+def _list_namings(names: Names) -> tuple[Naming, ...]:
+    return (names,) if isinstance(names, Naming) else names
+
+
+def _find_entries(leaves: Mapping[str, Array], names: Names) -> dict[str, _Entry]:
+    """The entries by the names that have the most leaves."""
+    return max((dict(_entries(leaves, naming)) for naming in _list_namings(names)), key=len)
+
+
+def _join(pieces: list[np.ndarray]) -> np.ndarray:
+    return np.asarray(pieces[0] if len(pieces) == 1 else np.concatenate(pieces), order="C")
+
+
 def _entries(leaves: Mapping[str, Array], naming: Naming) -> Iterator[tuple[str, _Entry]]:
     for path, leaf in leaves.items():
         _, _, inside = path.partition("/")
         layer, _, kind = inside.rpartition("/")
-        key = _find_torch_name(inside, naming)
-        if key is None and kind in _LEAVES and (name := _find_torch_name(layer, naming)):
-            key = f"{name}.{_LEAVES[kind]}"
-        if key is not None:
+        name, ending = _find_torch_name(inside, naming), ""
+        if name is None and kind in _LEAVES:
+            name, ending = _find_torch_name(layer, naming), f".{_LEAVES[kind]}"
+        if name is not None:
             is_transposed = kind == "kernel" and not _is_any(layer, naming.untransposed)
             axes = _axes(leaf.ndim) if is_transposed else tuple(range(leaf.ndim))
             shape = tuple(leaf.shape[axis] for axis in axes)
             if layer in naming.convolved and leaf.ndim == 2:
                 shape = (*shape, 1, 1)
-            yield path, _Entry(key, axes, shape, layer)
+            if _is_any(inside, naming.batched):
+                shape = (*[1] * (3 - leaf.ndim), *shape)
+            name, _, part = name.partition("@")
+            index, count = map(int, part.split("/")) if part else (0, 1)
+            yield path, _Entry(tuple(key + ending for key in name.split("&")), (index, count), axes, shape, layer)
 
 
 def _find_torch_name(path: str, naming: Naming) -> str | None:
@@ -143,7 +194,10 @@ def _axes(num_axes: int) -> tuple[int, ...]:
 def _fill(leaf: Array, state: StateDict, entry: _Entry | None) -> Array:
     if entry is None:
         return leaf
-    value = state[entry.key].reshape([leaf.shape[axis] for axis in entry.axes])
+    index, count = entry.part
+    value = _join([state[key] for key in entry.keys])
+    value = np.split(value, count)[index] if count > 1 else value
+    value = value.reshape([leaf.shape[axis] for axis in entry.axes])
     return jnp.asarray(value.transpose(np.argsort(entry.axes)), leaf.dtype)
 
 
@@ -166,8 +220,8 @@ def _without_random_layers(
     So is a head with another number of classes.
     """
     for layer in {entry.layer for entry in entries.values()}:
-        shapes = {entry.key: entry.shape for entry in entries.values() if entry.layer == layer}
-        held, is_head = shapes.keys() & state.keys(), layer == _HEAD and not naming.needs_head
+        shapes = _list_shapes(entry for entry in entries.values() if entry.layer == layer)
+        held, is_head = shapes.keys() & state.keys(), layer.partition("/")[0] == _HEAD and not naming.needs_head
         is_missing = not held and (is_head or _is_any(layer, naming.optional))
         if is_missing or (is_head and any(_is_other_head(state[key].shape, shapes[key]) for key in held)):
             entries = {path: entry for path, entry in entries.items() if entry.layer != layer}
@@ -197,10 +251,17 @@ def _check_shapes(state: StateDict, expected: Mapping[str, tuple[int, ...]]) -> 
         )
 
 
-def starting_from(path: str | Path | None, naming: Naming) -> Callable[[Model], Model]:
+def starting_from(
+    path: str | Path | None, names: Names, prepare: Callable[[StateDict, Naming, Array], StateDict] | None = None
+) -> Callable[[Model], Model]:
     """Initialize with the weights of a file instead of random ones; None changes nothing.
 
     A head for another number of classes is ignored: the model keeps its random head, as it does if the file has none.
+
+    Args:
+        path: See `read_state_dict`.
+        names: The names of the network's layers in the file. Of several implementations, those of the file are taken.
+        prepare: (state dict, its names, inputs) -> state dict, such as one with positions for images of another size.
 
     Raises:
         InputError: The file cannot be read; or, when the model is initialized, the weights do not match (with the
@@ -212,17 +273,18 @@ def starting_from(path: str | Path | None, naming: Naming) -> Callable[[Model], 
 
     def adapt(model: Model) -> Model:
         def init(key: Key, inputs: Array) -> Variables:
-            return from_torch(state, model.init(key, inputs), naming)
+            fit = None if prepare is None else lambda state, naming: prepare(state, naming, inputs)
+            return from_torch(state, model.init(key, inputs), names, fit)
 
         return model._replace(init=init)
 
     return adapt
 
 
-def save_state_dict(path: str | Path, variables: Variables, naming: Naming) -> None:
-    """Write variables atomically as a state dict that the PyTorch network of this naming can load.
+def save_state_dict(path: str | Path, variables: Variables, names: Names) -> None:
+    """Write variables atomically as a state dict that the PyTorch network of these names can load.
 
     Raises:
         InputError: The extension is not .safetensors or .npz, or the file cannot be written.
     """
-    write_state_dict(path, to_torch(variables, naming))
+    write_state_dict(path, to_torch(variables, names))

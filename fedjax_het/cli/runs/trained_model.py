@@ -15,7 +15,7 @@ from fedjax_het.data import Federation
 from fedjax_het.engine.evaluation.scoring import mean_personal_variables
 from fedjax_het.engine.execution.run_spec import RunSpec
 from fedjax_het.errors import InputError, nearest
-from fedjax_het.models import TORCH_NAMES, Naming
+from fedjax_het.models import TORCH_NAMES, Names
 from fedjax_het.problem import Problem
 from fedjax_het.types import State, Variables
 
@@ -24,7 +24,7 @@ class TrainedModel(NamedTuple):
     """The server's model of a run, after its last checkpoint."""
 
     variables: Variables  # as they are tested; personal leaves are the mean over the clients that have trained
-    naming: Naming | None  # the names of the layers in PyTorch, where the model has any
+    naming: Names | None  # the names of the layers in PyTorch, where the model has any
     rounds: int
     problem: Problem
     federation: Federation

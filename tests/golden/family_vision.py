@@ -1,0 +1,198 @@
+"""Vision transformers against timm's and transformers', from the published file on."""
+
+import json
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax import linen as nn
+
+from fedjax_het import models
+from fedjax_het.models._attention import Block
+from fedjax_het.models._position_grids import resample_positions
+from fedjax_het.models._pretrained import Naming, to_torch
+from fedjax_het.models._vision_names import TIMM_NAMES, VIT_NAMES
+from fedjax_het.types import Array, Context, Model, Params, Variables
+from tests.golden.cases import Case, Comparison, covers
+from tests.golden.metadata import Metadata
+
+Comparisons = Iterator[Comparison]
+FLOAT32, RESAMPLED = 1e-4, 1e-5  # timm resamples in float32
+POOLING = {"timm_s1_avg": "avg", "hf_s1_pooler": "pooler", "hf_s2_interpolate": "pooler"}
+POOLING |= {"hf_s5_dinov2_cls": "token_and_mean"}
+POSITIONS = "params/positions"
+
+
+def plain(table: Metadata | Any) -> Any:
+    return {key: plain(value) for key, value in table.items()} if isinstance(table, Metadata) else table
+
+
+def images_of(case: Case) -> np.ndarray:
+    return np.moveaxis(case["images_nchw"], 1, -1)
+
+
+def double(variables: Variables) -> Variables:
+    return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float64), variables)
+
+
+class Run(NamedTuple):
+    """The outputs of a network."""
+
+    features: Array
+    logits: Array
+    blocks: list[Array]
+    normed: Array  # all tokens after the last norm, or the last block where norms follow the pooling
+
+
+def run(model: Model, variables: Variables, images: np.ndarray) -> Run:
+    blocks, normed = [], []
+
+    def keep(call, args, options, about):
+        y = call(*args, **options)
+        if about.method_name == "__call__" and isinstance(about.module, Block):
+            blocks.append(y)
+        if about.method_name == "__call__" and about.module.path == ("norm",):
+            normed.append(y)
+        return y
+
+    context = Context(jnp.ones(len(images)), jnp.int32(0), jax.random.key(0), False)
+    with nn.intercept_methods(keep):
+        features, _ = model.encode(variables, images, context)[0]
+    return Run(features, model.classify(variables["params"], features), blocks, (normed or blocks)[-1])
+
+
+# ---- position embeddings ---------------------------------------------------------------------------------------------
+@covers("vit", "pos_embed_*")
+def positions(case: Case) -> Comparisons:
+    stored = case["pos_embed"][0]
+    for height, width in case["sizes"].tolist():
+        ours = {
+            "timm": resample_positions(stored, 1, (height, width), "timm"),
+            "hf": resample_positions(stored, 1, (height, width), "huggingface"),
+            "dinov2_offset": resample_positions(stored, 1, (height, width), "dinov2"),
+            "dinov2_antialias": resample_positions(stored, 1, (height, width), "dinov2_registers"),
+        }
+        for name, value in ours.items():
+            tolerance = RESAMPLED if name == "timm" else None
+            yield case.compare(f"{name}_{height}x{width}", value[None], tolerance)
+            if len(stored) != len(value):
+                yield case.refute(f"x_wrong_bilinear_{height}x{width}", value[None])
+    case.excuse_unread("x_wrong_bilinear_*", "equal grids: unchanged in all variants")
+
+
+# ---- networks --------------------------------------------------------------------------------------------------------
+def load(
+    case: Case, file: Path, num_classes: int, images: np.ndarray, **options: Any
+) -> tuple[Model, Naming, Variables]:
+    """The network of a case's meta with the weights of a file, and the names of the file."""
+    config = plain(case.meta["config"])
+    is_timm = "embed_dim" in config
+    if is_timm:
+        case.meta.confirm(layer_norm_eps=1e-6, activation="gelu (erf)")
+        options |= {"features": config["embed_dim"], "layers": config["depth"], "heads": config["num_heads"]}
+        options |= {"patch": config["patch_size"], "mlp_size": config["embed_dim"] * config["mlp_ratio"]}
+        options |= {"layer_scale": config.get("init_values"), "epsilon": options.get("epsilon", 1e-6)}
+    with tempfile.TemporaryDirectory() as folder:
+        if not is_timm:
+            config |= {"layer_norm_eps": options.pop("epsilon", config["layer_norm_eps"])}
+            (Path(folder) / "config.json").write_text(json.dumps(config))
+        (Path(folder) / "model.safetensors").write_bytes(file.read_bytes())
+        model = models.MODELS["vit"](num_classes, pretrained=folder, **options)
+    naming = TIMM_NAMES if is_timm else VIT_NAMES[1 if config["model_type"] == "vit" else 2]
+    return model, naming, model.init(jax.random.key(0), images)
+
+
+def published(case: Case, naming: Naming, variables: Variables) -> dict[str, np.ndarray]:
+    """The state dict, with the prefix and the head that the case has."""
+    known = case.meta["state_dict_shapes"]
+    state = to_torch(variables, naming)
+    state = {key if key in known else key.removeprefix(naming.prefix): leaf for key, leaf in state.items()}
+    return {key: leaf for key, leaf in state.items() if key in known or not key.startswith(("head", "classifier"))}
+
+
+@covers("vit", "*")
+def networks(case: Case) -> Comparisons:
+    images, num_classes = images_of(case), case["logits"].shape[1] if "logits" in case else 5
+    options = {"pooling": POOLING.get(case.name, "token"), "distilled": "distilled" in case.name}
+    file = case.path.with_name(case.meta["weights"])
+    is_resampled = case.name in ("timm_s7_larger", "hf_s2_interpolate")
+    tolerance = RESAMPLED if case.name == "timm_s7_larger" else None
+    for is_fused in (False, True):
+        model, naming, variables = load(case, file, num_classes, images, fused_qkv=is_fused, **options)
+        ours = run(model, double(variables), images)
+        for index, block in enumerate(ours.blocks):
+            yield case.compare(f"block_{index}", block, tolerance)
+        outputs = dict.fromkeys(("features", "pooler_output"), ours.features) | {"logits": ours.logits}
+        outputs |= {"tokens_normed": ours.normed, "last_hidden_state": ours.normed}
+        for name in outputs.keys() & set(case.matching("*")):
+            yield case.compare(name, outputs[name], tolerance)
+        yield from _compare_gradients(case, model, naming, double(variables), images, tolerance)
+    with jax.enable_x64(False):
+        single = run(model, variables, images.astype(np.float32))
+        name, value = ("logits", single.logits) if "logits" in case else ("block_1", single.blocks[1])
+        yield case.compare(name, value, FLOAT32)
+    if "logits_head" in case:
+        heads = double(variables)["params"]["classifier"]
+        for name, head, features in zip(
+            ("logits_head", "logits_head_dist"),
+            (heads["class"], heads["distillation"]),
+            np.split(np.asarray(ours.features), 2, axis=-1),
+            strict=True,
+        ):
+            yield case.compare(name, features @ head["kernel"] + head["bias"])
+    if "logits_eps_1e_12" in case:
+        model, _, variables = load(case, file, num_classes, images, epsilon=1e-12, **options)
+        yield case.compare("logits_eps_1e_12", run(model, double(variables), images).logits)
+    expected = plain(case.meta["state_dict_shapes"])
+    if not is_resampled:
+        shapes = {key: list(leaf.shape) for key, leaf in published(case, naming, variables).items()}
+        ignored = ["embeddings.mask_token", "dinov2.embeddings.mask_token"]
+        assert shapes == {key: shape for key, shape in expected.items() if key not in ignored}
+
+
+def _compare_gradients(
+    case: Case, model: Model, naming: Naming, variables: Variables, images: np.ndarray, tolerance: float | None
+) -> Comparisons:
+    """Gradients of the file's weights; positions are resampled when they are read, which is a linear map."""
+    at_file, to_grid = _with_positions_of_file(case, naming, variables, images, model)
+
+    def loss(params: Params) -> Array:
+        ours = run(model, {"params": to_grid(params)}, images)
+        if "labels" in case:
+            return optax.softmax_cross_entropy_with_integer_labels(ours.logits, case["labels"]).mean()
+        output = ours.logits if "logits" in case else ours.features
+        return jnp.sum(output * case["cotangent"])
+
+    value, gradient = jax.jit(jax.value_and_grad(loss))(at_file)
+    yield case.compare("loss", value, tolerance)
+    gradients = published(case, naming, {"params": gradient})
+    for name in case.matching("grad/*"):
+        yield case.compare(name, gradients[name.removeprefix("grad/")], tolerance)
+    in_file = {".mlp.fc1.": ".intermediate.dense.", ".mlp.fc2.": ".output.dense."}  # transformers 5 renames them
+    for old, new in in_file.items():
+        gradients |= {key.replace(new, old): value for key, value in gradients.items() if ".attention." not in key}
+    norms = [np.linalg.norm(gradients[key]) for key in case["grad_keys"].tolist()]
+    yield case.compare("grad_norms", norms, tolerance)
+
+
+def _with_positions_of_file(
+    case: Case, naming: Naming, variables: Variables, images: np.ndarray, model: Model
+) -> tuple[Params, Callable[[Params], Params]]:
+    shape = next(s for key, s in case.meta["state_dict_shapes"].items() if naming.layers["positions"].endswith(key))
+    rows, ours = shape[1], variables["params"]["positions"]
+    if rows == len(ours):
+        return variables["params"], lambda params: params
+    patch = variables["params"]["patches"]["kernel"].shape[0]
+    grid = (images.shape[1] // patch, images.shape[2] // patch)
+    resampling = "timm" if naming is TIMM_NAMES else "huggingface"
+    weights = resample_positions(np.eye(rows), 1, grid, resampling)  # [ours, rows]
+    at_file = np.linalg.lstsq(weights, np.asarray(ours), rcond=None)[0]
+    return {**variables["params"], "positions": jnp.asarray(at_file)}, lambda params: {
+        **params,
+        "positions": weights @ params["positions"],
+    }
