@@ -11,6 +11,7 @@ from fedjax_het.models._adaptations import (
 )
 from fedjax_het.models._amplitude import Band, FirstAverage, amplitude_normalised
 from fedjax_het.models._bert import BERT_NAMES, DISTILBERT_NAMES, ROBERTA_NAMES, bert, distilbert, roberta
+from fedjax_het.models._bottleneck import bottleneck
 from fedjax_het.models._cnn import cnn, lenet
 from fedjax_het.models._densenet import DENSENET_NAMES, densenet121, harmofl_densenet
 from fedjax_het.models._efficientnet import EFFICIENTNET_NAMES, efficientnet_lite0
@@ -29,6 +30,7 @@ from fedjax_het.models._sequences import LSTM, lstm, transformer
 from fedjax_het.models._simplex_frame import framed
 from fedjax_het.models._unet import UNET_NAMES, unet
 from fedjax_het.models._vision_names import VIT_NAMES
+from fedjax_het.models._visual_prompts import visual_prompts
 from fedjax_het.models._vit import vit
 from fedjax_het.models._weight_files import read_state_dict
 from fedjax_het.types import Model
@@ -60,6 +62,8 @@ ADAPTERS: Mapping[str, Callable[..., Callable[[Model], Model]]] = {
     "freeze": freeze,
     "train_only": train_only,
     "lora": lora,
+    "bottleneck": bottleneck,
+    "visual_prompts": visual_prompts,
 }
 """What `config.model.adapter` can do to a model before it is trained, by name."""
 TORCH_NAMES: Mapping[str, Names | Mapping[str, Naming]] = {
@@ -94,6 +98,7 @@ __all__ = [
     "amplitude_normalised",
     "avg_pool",
     "bert",
+    "bottleneck",
     "cnn",
     "computed_in",
     "densenet121",

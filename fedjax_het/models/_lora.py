@@ -4,6 +4,7 @@ import math
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
+from functools import partial
 from typing import Any, TypedDict
 
 import jax
@@ -89,20 +90,12 @@ def lora(
 
     def adapt(model: Model) -> Model:
         def init(key: Key, inputs: Array) -> Variables:
-            variables, chosen = model.init(key, inputs), choose_layers(model.layers(inputs), patterns)
-            leaves = tree.leaves_by_path(variables)
-            for path in chosen:
-                where, kernel = f"params/{path}", leaves.get(f"params/{path}/kernel")
-                if kernel is None or f"{where}/{LORA_A}" in leaves:
-                    reason = "has no kernel" if kernel is None else "has low-rank adapters already"
-                    raise InputError(f"lora: the layer '{path}' {reason}. Choose other targets.")
-                own = _init_adapter(jax.random.fold_in(key, zlib.crc32(path.encode())), kernel, rank)
-                leaves |= {f"{where}/{name}": leaf for name, leaf in own.items()}
+            leaves = init_added(
+                "lora", model, key, inputs, patterns, partial(_init_adapter, rank), _add_terms(1.0, 0.0)
+            )
             if own_scale:
                 leaves["adapter/scale"] = jnp.asarray(scale, float)
-            adapted = tree.from_paths(leaves)
-            _check_calls(model, adapted, inputs, chosen)
-            return adapted
+            return tree.from_paths(leaves)
 
         def encode(variables: Variables, inputs: Array, context: Context) -> tuple[tuple[Array, Named], Variables]:
             kept = {"adapter": variables["adapter"]} if own_scale else {}
@@ -159,24 +152,21 @@ def _matches(path: str, kind: type, pattern: str) -> bool:
     return issubclass(kind, kinds) and (fnmatchcase(path, pattern) or fnmatchcase(path, f"*/{pattern}"))
 
 
-def _init_adapter(key: Key, kernel: Array, rank: int) -> Params:
+def _init_adapter(rank: int, key: Key, kernel: Array) -> Params:
     *window, num_inputs, num_outputs = kernel.shape
     bound = 1 / math.sqrt(num_inputs * math.prod(window))
     a = jax.random.uniform(key, (*window, num_inputs, rank), kernel.dtype, -bound, bound)
     return {LORA_A: a, LORA_B: jnp.zeros((*[1 for _ in window], rank, num_outputs), kernel.dtype)}
 
 
-def _add_terms(scale: float | Array, dropout: float, called: set[str] | None = None) -> Callable:
-    """The interceptor that adds the low-rank terms; it collects the paths of the adapted layers in `called`."""
+def _add_terms(scale: float | Array, dropout: float) -> Callable:
+    """The interceptor that adds the low-rank terms."""
 
     def call_layer(call: Callable, args: tuple, options: dict, context: nn.module.InterceptorContext) -> Any:
         layer = context.module
         outputs = call(*args, **options)
-        is_adapted = context.method_name == "__call__" and layer.path and layer.has_variable("params", LORA_A)
-        if not is_adapted:
+        if context.method_name != "__call__" or not layer.path or not layer.has_variable("params", LORA_A):
             return outputs
-        if called is not None:
-            called.add("/".join(layer.path))
         a, b, inputs = layer.get_variable("params", LORA_A), layer.get_variable("params", LORA_B), args[0]
         if may_be_nonzero(dropout):
             kept = jax.random.bernoulli(layer.make_rng("dropout"), 1 - dropout, inputs.shape)
@@ -192,15 +182,42 @@ def _add_terms(scale: float | Array, dropout: float, called: set[str] | None = N
     return call_layer
 
 
-def _check_calls(model: Model, variables: Variables, inputs: Array, chosen: Sequence[str]) -> None:
-    """Raise InputError unless every chosen layer is called in a way that lets a term be added."""
+def init_added(
+    name: str,
+    model: Model,
+    key: Key,
+    inputs: Array,
+    patterns: Sequence[str],
+    init: Callable[[Key, Array], Params],
+    interceptor: Callable,
+) -> dict[str, Array]:
+    """The leaves of a model and those that `init`, of a key and a kernel, adds to the layers that match the patterns.
+
+    Raises:
+        InputError: A layer cannot have the leaves, or is not called in a way that lets `interceptor` read them.
+    """
+    leaves, chosen = tree.leaves_by_path(model.init(key, inputs)), choose_layers(model.layers(inputs), patterns)
+    for path in chosen:
+        kernel = leaves.get(f"params/{path}/kernel")
+        own = {} if kernel is None else init(jax.random.fold_in(key, zlib.crc32(path.encode())), kernel)
+        added = {f"params/{path}/{leaf}": value for leaf, value in own.items()}
+        if not added or added.keys() & leaves.keys():
+            reason = "has no kernel" if kernel is None else "has such adapters already"
+            raise InputError(f"{name}: the layer '{path}' {reason}. Choose other targets.")
+        leaves |= added
     called: set[str] = set()
-    variables = {name: leaves for name, leaves in variables.items() if name != "adapter"}
-    with nn.intercept_methods(_add_terms(1.0, 0.0, called)):
+
+    def note(call: Callable, args: tuple, options: dict, context: nn.module.InterceptorContext) -> Any:
+        if context.method_name == "__call__":
+            called.add("/".join(context.module.path))
+        return call(*args, **options)
+
+    with nn.intercept_methods(interceptor), nn.intercept_methods(note):
+        variables = {kind: values for kind, values in tree.from_paths(leaves).items() if kind != "adapter"}
         output_shapes(model, variables, inputs)
-    if len(called) < len(chosen):
-        missing = sorted(set(chosen) - called)[0]
+    if missing := sorted(set(chosen) - called):
         raise InputError(
-            f"lora: the layer '{missing}' is not called as a Linen layer in the model's encoder, so that nothing "
+            f"{name}: the layer '{missing[0]}' is not called as a Linen layer in the model's encoder, so that nothing "
             "can be added to its output. Choose other targets, or write the module in Linen."
         )
+    return leaves

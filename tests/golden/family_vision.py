@@ -4,6 +4,7 @@ import json
 import re
 import tempfile
 from collections.abc import Callable, Iterator
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,6 +16,7 @@ import safetensors.numpy
 from flax import linen as nn
 
 from fedjax_het import models, tree
+from fedjax_het.client.optimizers import local_optimizer
 from fedjax_het.models._attention import Block
 from fedjax_het.models._position_grids import resample_positions
 from fedjax_het.models._pretrained import Naming, _find_torch_name, from_torch, to_torch
@@ -239,7 +241,125 @@ def low_rank(case: Case) -> Comparisons:
     trained = case["trainable_keys"].tolist()
     assert set(trained) == file.keys()
     yield case.compare("trainable_grad_norms", [np.linalg.norm(found[key]) for key in trained])
-    kept = [leaf.size for path, leaf in leaves.items() if not any(rule(Leaf(path, None)) for rule in model.frozen)]
-    yield case.compare("num_trainable", sum(kept))
+    yield case.compare("num_trainable", _count_trained(model, full))
     # modules_to_save are in peft's network twice: as they were, and trained
     yield case.compare("num_total", sum(leaf.size for leaf in found.values()) + sum(x.size for x in whole.values()))
+
+
+def leaves_of(case: Case, layer: str, part: str) -> dict[str, np.ndarray]:
+    """The adapter of a case behind one of our layers, as our leaves; its layers are numbered within a block."""
+    return {
+        f"bottleneck_{part}": case[f"adapter/{layer}.{part}.weight"].T,
+        f"bottleneck_{part}_bias": case[f"adapter/{layer}.{part}.bias"],
+    }
+
+
+@covers("tuning", "adapter_*")
+def bottlenecks(case: Case) -> Comparisons:
+    images, is_houlsby = images_of(case), "houlsby" in case.name
+    case.meta.confirm(activation="gelu (erf)")
+    base, _, _, _ = load_base(case, images)
+    targets = ("attention/out", "dense_1") if is_houlsby else ("dense_1",)
+    model = models.bottleneck(case.meta["bottleneck"], targets=targets)(base)
+    variables = double(model.init(jax.random.key(0), images))
+    yield case.compare("num_trainable", _count_trained(model, variables, "*/bottleneck_*"))
+    layers = {f"{block}.{at}": f"block_{block}/{name}" for block in range(2) for at, name in enumerate(targets)}
+    leaves = tree.leaves_by_path(variables)
+    for theirs, ours in layers.items():
+        for part in ("down", "up"):
+            stored = leaves_of(case, theirs, part)
+            assert {f"params/{ours}/{name}" for name in stored} <= leaves.keys()
+            leaves |= {f"params/{ours}/{name}": jnp.asarray(leaf) for name, leaf in stored.items()}
+    variables = tree.from_paths(leaves)
+    value, gradient = jax.jit(jax.value_and_grad(lambda v: _cross_entropy(case, model, v, images)))(variables)
+    yield case.compare("logits", run(model, variables, images).logits)
+    yield case.compare("loss", value)
+    gradients = tree.leaves_by_path(gradient)
+    for theirs, ours in layers.items():
+        for part in ("down", "up"):
+            kernel, bias = (gradients[f"params/{ours}/bottleneck_{part}{end}"] for end in ("", "_bias"))
+            yield case.compare(f"grad/{theirs}.{part}.weight", kernel.T)
+            yield case.compare(f"grad/{theirs}.{part}.bias", bias)
+
+
+def _cross_entropy(case: Case, model: Model, variables: Variables, images: np.ndarray) -> Array:
+    logits = run(model, variables, images).logits
+    return optax.softmax_cross_entropy_with_integer_labels(logits, case["labels"]).mean()
+
+
+def _trained_leaves(model: Model, variables: Variables) -> dict[str, Array]:
+    leaves = tree.leaves_by_path(variables)
+    return {path: leaf for path, leaf in leaves.items() if not any(rule(Leaf(path, None)) for rule in model.frozen)}
+
+
+def _count_trained(model: Model, variables: Variables, pattern: str = "*") -> int:
+    return sum(leaf.size for path, leaf in _trained_leaves(model, variables).items() if fnmatchcase(path, pattern))
+
+
+@covers("tuning", "vpt_*")
+def prompts(case: Case) -> Comparisons:
+    images, stored = images_of(case), jnp.asarray(case["prompts"])
+    base, _, _, _ = load_base(case, images)
+    model = models.visual_prompts(stored.shape[1], deep=case.meta["deep"])(base)
+    variables = double(model.init(jax.random.key(0), images))
+    assert variables["params"]["prompts"].shape == stored.shape
+    variables = {"params": {**variables["params"], "prompts": stored}}
+    ours = run(model, variables, images)
+    yield case.compare("features", ours.features)
+    yield case.compare("logits", ours.logits)
+    value, gradient = jax.jit(jax.value_and_grad(lambda v: _cross_entropy(case, model, v, images)))(variables)
+    yield case.compare("loss", value)
+    yield case.compare("grad_prompts", gradient["params"]["prompts"])
+    yield case.compare("grad_head_weight", gradient["params"]["classifier"]["kernel"].T)
+    yield case.compare("grad_head_bias", gradient["params"]["classifier"]["bias"])
+    yield case.compare("num_trainable", _count_trained(model, variables))
+
+
+def _train(case: Case, model: Model, images: np.ndarray, num_steps: int) -> tuple[Variables, list[Array]]:
+    """Full-batch steps of the optimizer of a case on the trained leaves."""
+    given = plain(case.meta["optimizer"])
+    optimizer = local_optimizer(None, given["lr"], given.get("momentum", 0.0), given.get("weight_decay", 0.0))
+    leaves = tree.leaves_by_path(double(model.init(jax.random.key(0), images)))
+    trained = _trained_leaves(model, tree.from_paths(leaves))
+
+    def loss(trained: dict[str, Array]) -> Array:
+        return _cross_entropy(case, model, tree.from_paths(leaves | trained), images)
+
+    @jax.jit
+    def step(trained, state):
+        value, gradient = jax.value_and_grad(loss)(trained)
+        updates, state = optimizer.update(gradient, state, trained)
+        return optax.apply_updates(trained, updates), state, value
+
+    state, losses = optimizer.init(trained), []
+    for _ in range(num_steps):
+        trained, state, value = step(trained, state)
+        losses.append(value)
+    return tree.from_paths(leaves | trained), losses
+
+
+@covers("tuning", "bitfit_*")
+def biases(case: Case) -> Comparisons:
+    images = images_of(case)
+    base, naming, before, _ = load_base(case, images, fused_qkv=True)
+    model = models.train_only(("params/classifier/*", "*/bias"))(base)
+    after, losses = _train(case, model, images, len(case["losses"]))
+    yield case.compare("losses", losses)
+    yield case.compare("logits_after", run(model, after, images).logits)
+    states = [to_torch(variables, naming) for variables in (double(before), after)]
+    changed = {key for key in states[0] if not np.array_equal(*(state[key] for state in states))}
+    assert changed == set(case["trained_keys"].tolist())
+    for key in sorted(changed):
+        yield case.compare(f"after/{key}", states[1][key])
+
+
+@covers("tuning", "linear_probe_*")
+def linear_probes(case: Case) -> Comparisons:
+    images = images_of(case)
+    base, _, before, _ = load_base(case, images)
+    model = models.train_only("params/classifier/*")(base)
+    after, _ = _train(case, model, images, 5)
+    yield case.compare("features", run(model, double(before), images).features)
+    yield case.compare("head_weight", after["params"]["classifier"]["kernel"].T)
+    yield case.compare("head_bias", after["params"]["classifier"]["bias"])
+    yield case.compare("logits_after", run(model, after, images).logits)

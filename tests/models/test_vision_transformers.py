@@ -12,7 +12,7 @@ import safetensors.numpy
 import fedjax_het as fh
 from fedjax_het import tree
 from fedjax_het.errors import InputError
-from fedjax_het.models import TORCH_NAMES, lora, save_state_dict, vit
+from fedjax_het.models import ADAPTERS, TORCH_NAMES, bottleneck, cnn, lora, save_state_dict, visual_prompts, vit
 from fedjax_het.models._position_grids import resample_positions
 from fedjax_het.models._pretrained import to_torch
 from fedjax_het.models._vision_names import TIMM_NAMES, VIT_NAMES
@@ -172,3 +172,54 @@ def test_a_round_trains_adapters_of_a_vision_transformer_alone():
     adapters = {f"{layer}/{leaf}" for layer in layers for leaf in ("lora_a", "lora_b")}
     assert trained == adapters | {"classifier/kernel", "classifier/bias"}
     assert all(np.abs(leaf).max() > 0 for leaf in jax.tree.leaves(server.shared))
+
+
+# ---- adapters --------------------------------------------------------------------------------------------------------
+SMALL = {"bottleneck": {"size": 3}, "visual_prompts": {"num_prompts": 2}, "deep": {"num_prompts": 2, "deep": True}}
+
+
+def adapt(name, model):
+    return ADAPTERS["visual_prompts" if name == "deep" else name](**SMALL[name])(model)
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("pooling", ["token", "avg"])
+@pytest.mark.parametrize("name", SMALL)
+def test_adapters_keep_the_shape_of_features_and_bottlenecks_begin_as_the_identity(name, pooling):
+    base = vit(3, pooling=pooling, **SIZES)
+    model = adapt(name, base)
+    variables, before = model.init(KEY, IMAGES), base.init(KEY, IMAGES)
+    same = np.array_equal(logits(model, variables), logits(base, before))
+    assert same == (name == "bottleneck")
+    assert logits(model, variables).shape == (2, 3)
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("name", SMALL)
+def test_a_round_trains_the_leaves_of_adapters_and_the_head_alone(name):
+    federation = fh.data.toy(num_clients=2, num_classes=3, image=(8, 8, 3))
+    network = adapt(name, vit(3, **SIZES))
+    history = fh.simulate(fh.algorithms.fedavg(learning_rate=0.1), network, federation, rounds=1)
+    trained = set(tree.paths(history.state.server.shared))
+    layers = [f"params/block_{index}/{layer}" for index in range(2) for layer in ("attention/out", "dense_1")]
+    parts = [f"bottleneck_{part}{end}" for part in ("down", "up") for end in ("", "_bias")]
+    own = {f"{layer}/{part}" for layer in layers for part in parts} if name == "bottleneck" else {"params/prompts"}
+    assert trained == own | {"params/classifier/kernel", "params/classifier/bias"}
+    before = network.init(KEY, IMAGES)
+    shapes = {path: leaf.shape for path, leaf in tree.leaves_by_path(before).items() if path in own}
+    if name != "bottleneck":
+        assert shapes == {"params/prompts": (2 if name == "deep" else 1, 2, 12)}
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (visual_prompts()(cnn(3)), "visual_prompts: the model is no vision transformer"),
+        (visual_prompts()(visual_prompts()(vit(3, **SIZES))), "without prompts"),
+        (bottleneck(targets="mlp")(vit(3, **SIZES)), "targets: 'mlp' matches no dense layer"),
+        (bottleneck()(bottleneck()(vit(3, **SIZES))), "has such adapters already"),
+    ],
+)
+def test_adapters_of_other_networks_or_layers_are_refused(model, message):
+    with pytest.raises(InputError, match=message):
+        jax.eval_shape(model.init, KEY, IMAGES)

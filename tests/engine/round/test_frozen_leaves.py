@@ -170,7 +170,7 @@ def test_the_server_alone_changes_base_leaves_and_sends_them():
         (models.freeze("params/nothing/*"), "no leaf of the model matches 'params/nothing/"),
         (models.freeze("*"), "freeze every parameter"),
         (models.lora(targets="nothing"), "'nothing' matches no dense layer"),
-        (lambda network: models.lora()(models.lora()(network)), "has low-rank adapters already"),
+        (lambda network: models.lora()(models.lora()(network)), "has such adapters already"),
         (models.lora(targets="classifier"), "besides the head"),
     ],
 )
