@@ -12,6 +12,7 @@ from fedjax_het.models._adaptations import (
 from fedjax_het.models._amplitude import Band, FirstAverage, amplitude_normalised
 from fedjax_het.models._bert import BERT_NAMES, DISTILBERT_NAMES, ROBERTA_NAMES, bert, distilbert, roberta
 from fedjax_het.models._bottleneck import bottleneck
+from fedjax_het.models._clip import clip
 from fedjax_het.models._cnn import cnn, lenet
 from fedjax_het.models._densenet import DENSENET_NAMES, densenet121, harmofl_densenet
 from fedjax_het.models._efficientnet import EFFICIENTNET_NAMES, efficientnet_lite0
@@ -29,7 +30,7 @@ from fedjax_het.models._resnet import RESNET_NAMES, resnet18, resnet50
 from fedjax_het.models._sequences import LSTM, lstm, transformer
 from fedjax_het.models._simplex_frame import framed
 from fedjax_het.models._unet import UNET_NAMES, unet
-from fedjax_het.models._vision_names import VIT_NAMES
+from fedjax_het.models._vision_names import CLIP_NAMES, VIT_NAMES
 from fedjax_het.models._visual_prompts import visual_prompts
 from fedjax_het.models._vit import vit
 from fedjax_het.models._weight_files import read_state_dict
@@ -55,6 +56,7 @@ MODELS = {
         gpt2,
         llama,
         vit,
+        clip,
     )
 }
 ADAPTERS: Mapping[str, Callable[..., Callable[[Model], Model]]] = {
@@ -77,6 +79,7 @@ TORCH_NAMES: Mapping[str, Names | Mapping[str, Naming]] = {
     "gpt2": GPT2_NAMES,
     "llama": LLAMA_NAMES,
     "vit": VIT_NAMES,
+    "clip": CLIP_NAMES,
 }
 """PyTorch names of a model's layers, for `save_state_dict`, or {outputs: names}; other models have none."""
 
@@ -99,6 +102,7 @@ __all__ = [
     "avg_pool",
     "bert",
     "bottleneck",
+    "clip",
     "cnn",
     "computed_in",
     "densenet121",

@@ -97,3 +97,68 @@ _HF_DINOV2_NAMES = _name_published(
     former={r"^dinov2_with_registers\.": "dinov2."},
 )
 VIT_NAMES = (TIMM_NAMES, _HF_VIT_NAMES, _HF_DINOV2_NAMES)
+
+_CLIP_IGNORED = r"(vision|text)_model\.embeddings\.position_ids|input_resolution|context_length|vocab_size"
+
+
+def _name_towers(vision: str, text: str, inner: Mapping[str, str], own: Mapping[str, str], **options: Any) -> Naming:
+    """The names of an image and a text tower, whose blocks have the same layers."""
+    towers = (("", vision), ("text/", text))
+    blocks = {f"{ours}block_#/{at}": f"{theirs}.<1>.{name}" for ours, theirs in towers for at, name in inner.items()}
+    return Naming({**blocks, **own, "logit_scale": "logit_scale"}, ignored=_CLIP_IGNORED, **options)
+
+
+_HF_CLIP_NAMES = _name_towers(
+    "vision_model.encoder.layers",
+    "text_model.encoder.layers",
+    {
+        "norm_0": "layer_norm1",
+        **{f"attention/{part}": f"self_attn.{part[0]}_proj" for part in _PARTS},
+        "attention/out": "self_attn.out_proj",
+        "norm_1": "layer_norm2",
+        "dense_0": "mlp.fc1",
+        "dense_1": "mlp.fc2",
+    },
+    {
+        "class_token": "vision_model.embeddings.class_embedding",
+        "positions": "vision_model.embeddings.position_embedding.weight",
+        "patches": "vision_model.embeddings.patch_embedding",
+        "norm_first": "vision_model.pre_layrnorm",
+        "norm": "vision_model.post_layernorm",
+        "projection": "visual_projection",
+        "text/embedding": "text_model.embeddings.token_embedding",
+        "text/positions": "text_model.embeddings.position_embedding.weight",
+        "text/norm": "text_model.final_layer_norm",
+        "text/projection": "text_projection",
+    },
+)
+_OPENAI_CLIP_NAMES = _name_towers(
+    "visual.transformer.resblocks",
+    "transformer.resblocks",
+    {
+        "norm_0": "ln_1",
+        **{
+            f"attention/{part}/{leaf}": f"attn.in_proj_{name}@{index}/3"
+            for index, part in enumerate(_PARTS)
+            for leaf, name in (("kernel", "weight"), ("bias", "bias"))
+        },
+        "attention/out": "attn.out_proj",
+        "norm_1": "ln_2",
+        "dense_0": "mlp.c_fc",
+        "dense_1": "mlp.c_proj",
+    },
+    {
+        "class_token": "visual.class_embedding",
+        "positions": "visual.positional_embedding",
+        "patches": "visual.conv1",
+        "norm_first": "visual.ln_pre",
+        "norm": "visual.ln_post",
+        "projection/kernel": "visual.proj",
+        "text/embedding": "token_embedding",
+        "text/positions": "positional_embedding",
+        "text/norm": "ln_final",
+        "text/projection/kernel": "text_projection",
+    },
+    untransposed=("projection", "text/projection"),
+)
+CLIP_NAMES = (_HF_CLIP_NAMES, _OPENAI_CLIP_NAMES)
