@@ -104,7 +104,9 @@ _CLIP_IGNORED = r"(vision|text)_model\.embeddings\.position_ids|input_resolution
 def _name_towers(vision: str, text: str, inner: Mapping[str, str], own: Mapping[str, str], **options: Any) -> Naming:
     """The names of an image and a text tower, whose blocks have the same layers."""
     towers = (("", vision), ("text/", text))
-    blocks = {f"{ours}block_#/{at}": f"{theirs}.<1>.{name}" for ours, theirs in towers for at, name in inner.items()}
+    blocks = {
+        f"{ours}block_#/{path}": f"{theirs}.<1>.{name}" for ours, theirs in towers for path, name in inner.items()
+    }
     return Naming({**blocks, **own, "logit_scale": "logit_scale"}, ignored=_CLIP_IGNORED, **options)
 
 

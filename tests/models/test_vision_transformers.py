@@ -174,6 +174,36 @@ def test_a_round_trains_adapters_of_a_vision_transformer_alone():
     assert all(np.abs(leaf).max() > 0 for leaf in jax.tree.leaves(server.shared))
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "size", "created", "options"),
+    [
+        ("vit_tiny_patch16_224", (160, 192), {"dynamic_img_size": True}, {}),
+        ("deit_tiny_distilled_patch16_224", (224, 224), {}, {"distilled": True}),
+        (
+            "vit_small_patch14_reg4_dinov2",
+            (112, 112),
+            {"dynamic_img_size": True, "num_classes": 7},
+            {"size": "small", "patch": 14, "registers": 4, "layer_scale": 1e-5},
+        ),
+    ],
+)
+def test_networks_of_timm_have_the_same_logits(tmp_path, name, size, created, options):
+    torch, timm = pytest.importorskip("torch"), pytest.importorskip("timm")
+    torch.manual_seed(0)
+    theirs = timm.create_model(name, pretrained=False, **created).eval()
+    with torch.no_grad():
+        for leaf in theirs.parameters():
+            leaf.add_(0.02 * torch.randn_like(leaf))
+        images = torch.randn(2, 3, *size)
+        expected = theirs(images).numpy()
+    state = {key: value.numpy() for key, value in theirs.state_dict().items()}
+    safetensors.numpy.save_file(state, tmp_path / "timm.safetensors")
+    model = vit(expected.shape[1], pretrained=str(tmp_path / "timm.safetensors"), **options)
+    images = np.moveaxis(images.numpy(), 1, -1)
+    np.testing.assert_allclose(logits(model, model.init(KEY, images), images), expected, atol=1e-4)
+
+
 # ---- adapters --------------------------------------------------------------------------------------------------------
 SMALL = {"bottleneck": {"size": 3}, "visual_prompts": {"num_prompts": 2}, "deep": {"num_prompts": 2, "deep": True}}
 
