@@ -24,7 +24,9 @@ OPTIONAL = {
     "markupsafe": "report",
     "nibabel": "medical",
     "plotly": "report",
+    "pyarrow": "text",
     "tensorboardX": "tensorboard",
+    "tokenizers": "text",
     "wandb": "wandb",
 }
 """{module: the extra that installs it}."""

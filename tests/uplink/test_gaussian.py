@@ -237,7 +237,7 @@ def test_a_missing_multiplier_and_unprotected_statistics_are_refused():
 def test_moments_of_clients_are_refused_and_constants_are_not(noise_at):
     stage = gaussian_mechanism(1.0, 1.0, noise_at=noise_at)
     fedavg = replace(algorithm("fedavg", **UNIFORM), uplink=(stage,))
-    with pytest.raises(InputError, match=r"standardise: the moments of all clients' examples .*Give constants"):
+    with pytest.raises(InputError, match=r"standardise: the moments of all clients' examples .*Set known constants"):
         Simulation(fedavg, model("none"), federation(standardise=True), rounds=1)
     assert Simulation(fedavg, model("none"), federation(standardise=((0.5, 0.25),)), rounds=1).rounds == 1
 
