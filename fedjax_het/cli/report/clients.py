@@ -5,17 +5,13 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from fedjax_het.cli.report.rows import Row
+from fedjax_het.cli.runs.data_usage import CLIENT_GROUPS, GROUPS
 from fedjax_het.cli.runs.figures import Curve, Figure, Heat, Panel, View, mean_points, partition_heat
 from fedjax_het.cli.runs.results import RunResults, client_scores
 from fedjax_het.cli.runs.run_directory import RunDirectory
 from fedjax_het.cli.runs.run_files import Json
 from fedjax_het.cli.runs.tables import PER_CENT, ColumnFormat, Table, Value, score_title
 
-KINDS = {
-    "clients": "server's model, own test examples",
-    "personal": "own model, own test examples",
-    "personal_test": "own model, common test set",
-}
 _FORMATS = {"deviation": ColumnFormat(PER_CENT.text, min), "Gini": ColumnFormat(lambda value: f"{value:.3f}", min)}
 _FAIRNESS = {
     "mean": "mean",
@@ -49,12 +45,12 @@ _CONFUSION_CAPTION = (
 def make_fairness_tables(rows: Sequence[Row], score: str) -> list[Table]:
     """Tabulate the distribution of scores over clients after the last round: one table per kind of model."""
     tables = []
-    for kind, model in KINDS.items():
+    for kind in CLIENT_GROUPS:
         columns = {}
         for column, statistic in _FAIRNESS.items():
             seeds = [_read_last(row, f"{kind}/{score}_{statistic}") for row in rows]
             columns[column] = [Value.of(values) if values else None for values in seeds]
-        title, labels = f"Fairness over clients: {model}", [row.label for row in rows]
+        title, labels = f"Fairness over clients: {GROUPS[kind].description}", [row.label for row in rows]
         tables.append(Table.from_columns(f"fairness_{kind}", title, labels, columns, _FORMATS, _FAIRNESS_NOTE))
     return [table for table in tables if table.columns]
 
@@ -74,7 +70,7 @@ def make_scores_figure(rows: Sequence[Row], score: str, title: str) -> Figure | 
         title: the title of the score.
     """
     by_client, in_order = View("by client", []), View("sorted", [])
-    for kind, model in KINDS.items():
+    for kind in CLIENT_GROUPS:
         points, lines, names = [], [], {}
         for row in rows:
             if clients := client_scores(row.runs, kind, score):
@@ -85,6 +81,7 @@ def make_scores_figure(rows: Sequence[Row], score: str, title: str) -> Figure | 
                 lines.append(Curve(row.label, row.number, shares, means))
                 names |= scores
         if points:
+            model = GROUPS[kind].description
             by_client.panels.append(Panel(model, "client", title, points, (0, 1), x_names=list(names), is_wide=True))
             in_order.panels.append(Panel(model, "share of clients", title, lines, (0, 1), is_wide=True))
     title = f"{title.capitalize()} per client"
@@ -129,10 +126,10 @@ def make_client_parts(rows: Sequence[Row], name: str, score: str, has_confusion:
     title = f"Examples of {name}"
     parts: list[Table | Figure] = [Table.from_columns("client_data", title, labels, columns, note=_EXAMPLES_NOTE)]
     panels = []
-    for kind, model in KINDS.items():
+    for kind in CLIENT_GROUPS:
         column = score if kind == "clients" else f"{kind}_{score}"
         curves = [curve for row, _ in found for curve in _make_curves(row, name, column)]
-        panels += [Panel(model, "round", score_title(score), curves, (0, 1))] if curves else []
+        panels += [Panel(GROUPS[kind].description, "round", score_title(score), curves, (0, 1))] if curves else []
     parts += [Figure("client_scores", f"Scores of {name}", _CURVE_CAPTION, [View("", panels)])] if panels else []
     return parts + ([draw_confusion([row for row, _ in found], name)] if has_confusion else [])
 

@@ -9,6 +9,7 @@ from scipy import stats
 
 from fedjax_het.cli.report import measures
 from fedjax_het.cli.report.rows import Row, find_baseline
+from fedjax_het.cli.runs.data_usage import CLIENT_GROUPS, GROUPS
 from fedjax_het.cli.runs.results import client_scores
 from fedjax_het.cli.runs.tables import ColumnFormat, Table, Value
 
@@ -16,7 +17,6 @@ BASELINE = "fedavg"
 MIN_PAIRS = {"seeds": 5, "clients": 6}
 """The fewest pairs with a p-value. Six clients, because with five Wilcoxon's p cannot be below 0.05."""
 _STARS = ((0.001, "***"), (0.01, "**"), (0.05, "*"))
-_KINDS = {"clients": "clients", "own models": "personal", "own models on the test set": "personal_test"}
 _FORMATS = {
     "difference": ColumnFormat(lambda value: f"{100 * value:+.1f}".replace("-", "−")),
     "pairs": ColumnFormat(lambda value: f"{value:.0f}"),
@@ -93,10 +93,10 @@ def compare_with_baseline(rows: Sequence[Row]) -> list[Comparison]:
             columns = measures.order_columns([name for name in ours if name in theirs])
             pairs += [(column, when, "seeds", ours[column], theirs[column]) for column in columns]
         if _fingerprints(row) == _fingerprints(base) is not None:
-            for column, kind in _KINDS.items():
+            for kind in CLIENT_GROUPS:
                 clients = (client_scores(member.runs, kind, score) for member in (row, base))
                 means = [{name: float(np.mean(list(x.values()))) for name, x in scores.items()} for scores in clients]
-                pairs.append((column, measures.LAST, "clients", *means))
+                pairs.append((GROUPS[kind].title, measures.LAST, "clients", *means))
         for column, when, kind, ours, theirs in pairs:
             shared = [x for x in ours if x in theirs and math.isfinite(ours[x]) and math.isfinite(theirs[x])]
             if shared:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 
 from fedjax_het.cli.report.rows import Row, figure_names
+from fedjax_het.cli.runs.data_usage import GROUPS, find_figures
 from fedjax_het.cli.runs.results import RunResults
 from fedjax_het.cli.runs.run_files import Json
 from fedjax_het.cli.runs.setting_text import format_bytes
@@ -14,16 +15,13 @@ _NOTE = (
     "up: what a client receives and sends in a round. Traffic: of all clients of one seed over the run so far. "
     "kB = 1000 B. Machines may differ: see the settings."
 )
-_FIGURES = {
-    "test/{}": "on the test set",
-    "clients/{}_mean": "of the server's model, mean of clients",
-    "personal/{}_mean": "of own models",
-}
+_TARGET_GROUPS = ("test", "clients", "personal")
+"""The groups, of which the first that was measured has to reach a score."""
 _TARGET_NOTE = (
-    "The first evaluated round at which a seed's score is at least {target:.4g} %, {where}; nothing is known "
-    "between evaluations. Means over the seeds that got there, whose number is in the first column. Bytes: of all "
-    "clients, down and up; bits: what the stages of an uplink send. Seconds are those of the machine, evaluation "
-    "included; the virtual clock counts what clients would take."
+    "The first evaluated round at which a seed's score is at least {target:.4g} % ({where}); between "
+    "evaluations nothing is known. Means over the seeds that reached it, whose number is in the first column. Bytes: "
+    "of all clients, down and up. Bits: sent through the uplink. Seconds: of the machine, including evaluation. "
+    "Virtual seconds: simulated time of the clients."
 )
 
 
@@ -119,11 +117,10 @@ def make_target_table(rows: Sequence[Row], score: str, target: float) -> Table |
     Returns:
         The table; None where no such score was measured.
     """
-    names = figure_names(rows)
-    measured = {name: where for template, where in _FIGURES.items() if (name := template.format(score)) in names}
-    if not measured:
+    groups = {name.partition("/")[0]: name for name, _, _ in find_figures(figure_names(rows), score)}
+    if not (measured := [group for group in _TARGET_GROUPS if group in groups]):
         return None
-    figure, where = next(iter(measured.items()))
+    figure, where = groups[measured[0]], GROUPS[measured[0]].description
     lines = [[line for run in row.runs for line in _first_lines(run, figure, target)] for row in rows]
     counts = [sum(len({line["seed"] for line in run.lines}) for run in row.runs) for row in rows]
     seeds = [f"{len(own)} of {count}" for own, count in zip(lines, counts, strict=True)]

@@ -6,7 +6,8 @@ import numpy as np
 
 from fedjax_het.cli.report import costs
 from fedjax_het.cli.report.rows import Row, figure_names
-from fedjax_het.cli.runs.figures import Curve, Figure, Panel, View, group_titles, mean_curve
+from fedjax_het.cli.runs.data_usage import find_figures
+from fedjax_het.cli.runs.figures import Curve, Figure, Panel, View, mean_curve
 from fedjax_het.cli.runs.run_files import Json
 
 _Position = Callable[[Json], float | None]
@@ -35,19 +36,15 @@ def make_figure(rows: Sequence[Row], score: str, title: str) -> Figure | None:
         title: the title of the score.
     """
     names = figure_names(rows)
-    selected = []
-    for group, group_title in group_titles(names).items():
-        for kind in (score, "loss"):
-            known = [name for name in (f"{group}/{kind}", f"{group}/{kind}_mean") if name in names]
-            selected += [(name, f"{group_title}: {title if kind == score else 'loss'}", kind) for name in known[:1]]
+    kinds = {score: (title, (0, 1)), "loss": ("loss", (0, None))}
+    selected = find_figures(names, *kinds)
     views = []
     has_uplink = any("traffic/bits_up" in line for row in rows for run in row.runs for line in run.lines)
     for view, (x_label, position) in _AXES.items():
         panels = []
-        for name, panel_title, kind in selected:
+        for name, group, kind in selected:
             curves = list(filter(None, (_make_curve(row, name, position) for row in rows)))
-            y_label, y_range = ("loss", (0, None)) if kind == "loss" else (title, (0, 1))
-            panels.append(Panel(panel_title, x_label, y_label, curves, y_range))
+            panels.append(Panel(f"{group}: {kinds[kind][0]}", x_label, kinds[kind][0], curves, kinds[kind][1]))
         if view == "by rounds" or (any(panel.marks for panel in panels) and (has_uplink or view != "by bits")):
             views.append(View(view, panels))
     caption = _CAPTION + _BITS_CAPTION * has_uplink

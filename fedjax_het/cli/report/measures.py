@@ -6,20 +6,14 @@ import numpy as np
 
 from fedjax_het.cli.report.rows import Row, figure_names, left_out
 from fedjax_het.cli.runs import data_usage, records
+from fedjax_het.cli.runs.data_usage import GROUPS, find_figures
 from fedjax_het.cli.runs.results import requested_metrics, score_name
 from fedjax_het.cli.runs.run_files import Json
 from fedjax_het.cli.runs.tables import PER_CENT, ColumnFormat, Table, Value, score_format, score_title
 
 Seeds = dict[int, float]
 LAST, SELECTED = "last", "selected"
-_COLUMNS = (
-    ("test", "", "test set"),
-    ("clients", "_mean", "clients"),
-    ("clients", "_weighted", "clients, weighted"),
-    ("personal", "_mean", "own models"),
-    ("personal_test", "_mean", "own models on the test set"),
-    ("newcomers", "_mean", "newcomers"),
-)
+_WEIGHTED = ", weighted"
 _OVER_DOMAINS = ("unseen, mean", "unseen, deviation", "unseen, worst")
 _NOTE = (
     "The server's model unless own models are named. Mean ± population standard deviation over seeds; clients: mean "
@@ -68,15 +62,14 @@ def _figures(lines: list[Json], when: str) -> Json:
 
 def _columns_of_figures(figures: Mapping, score: str) -> dict[str, str]:
     """Return {name in metrics.jsonl: column}, in the order of the columns."""
-    unseen = [name for name in figures if name.startswith("unseen/") and name.endswith(f"/{score}")]
-    columns = {name: f"unseen {name.split('/')[1]}" for name in unseen}
-    known = {f"{group}/{score}{over}": column for group, over, column in _COLUMNS}
-    return columns | {name: column for name, column in known.items() if name in figures}
+    columns = {name: title for name, title, _ in find_figures(figures, score) if not name.startswith("valid/")}
+    weighted = f"clients/{score}_weighted"
+    return columns | ({weighted: GROUPS["clients"].title + _WEIGHTED} if weighted in figures else {})
 
 
 def order_columns(names: Sequence[str]) -> list[str]:
     """Order columns: the unseen domains first, then their mean, deviation and worst, then the others."""
-    known = [*_OVER_DOMAINS, *(column for _, _, column in _COLUMNS)]
+    known = [*_OVER_DOMAINS, *(group.title + over for group in GROUPS.values() for over in ("", _WEIGHTED))]
     return sorted(dict.fromkeys(names), key=lambda name: known.index(name) if name in known else -1)
 
 

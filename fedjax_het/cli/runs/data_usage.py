@@ -1,10 +1,31 @@
-"""Descriptions of the examples that a run trains on and that each group of its figures is measured on.
+"""The groups of figures of a run, and descriptions of the examples that it trains on and that each is measured on.
 
-They are made from the records of partition.json (`records.describe_partition`).
+The examples are described from the records of partition.json (`records.describe_partition`).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
+
+
+class Group(NamedTuple):
+    """A group of figures in metrics.jsonl: "clients" of clients/accuracy_mean."""
+
+    title: str  # of a column or a panel
+    description: str = ""  # the model and the examples
+
+
+GROUPS = {
+    "test": Group("test set", "the server's model on the common test set"),
+    "clients": Group("clients", "the server's model on each client's own test examples"),
+    "personal": Group("own models", "each client's own model on its own test examples"),
+    "personal_test": Group("own models on the test set", "each client's own model on the common test set"),
+    "newcomers": Group("newcomers"),
+    "valid": Group("clients, validation"),
+    "train": Group("training"),
+    "unseen": Group("unseen", "the server's model on the domain left out"),
+}
+CLIENT_GROUPS = ("clients", "personal", "personal_test")
+"""The groups with a score for each client."""
 
 Partition = Mapping[str, Any]
 NOT_MEASURED = "not measured: no client holds examples out (set data.client_test_fraction=0.2 to do so)"
@@ -73,6 +94,20 @@ def measured_groups(partition: Partition, has_personal: bool, is_personal_on_tes
         "domains": len(partition["unseen"]) > 1,
     }
     return [group for group, is_present in is_measured.items() if is_present]
+
+
+def find_figures(names: Iterable[str], *kinds: str) -> list[tuple[str, str, str]]:
+    """Return (name, title of its group, kind), group by group, of the scores and losses of these kinds.
+
+    Args:
+        names: the names of figures in metrics.jsonl.
+        *kinds: "accuracy", "loss", ...; in groups of clients, the mean over clients.
+    """
+    groups = {name.rpartition("/")[0]: None for name in names}
+    unseen = {group: f"unseen {group.partition('/')[2]}" for group in groups if group.startswith("unseen/")}
+    titles = unseen | {name: group.title for name, group in GROUPS.items()}
+    found = [(f"{group}/{kind}", title, kind) for group, title in titles.items() for kind in kinds]
+    return [(name + over, title, kind) for name, title, kind in found for over in ("", "_mean") if name + over in names]
 
 
 def groups_of(figures: Iterable[str]) -> list[str]:

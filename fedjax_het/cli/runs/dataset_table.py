@@ -32,30 +32,55 @@ def print_dataset(dataset: Dataset, is_whole: bool = False) -> None:
 
 
 def dataset_table(dataset: Dataset, is_whole: bool = False) -> Table:
-    """Tabulate the examples of each domain in each split and of each class.
-
-    Many classes are summarized by their number, the smallest and the largest; many domains are counted together.
-    """
+    """Tabulate the examples of each domain in each split and of each class; many domains are counted together."""
     names, domains, counts = list(dataset.domain_names), dataset.domains, dataset.class_counts
     if len(names) > _MAX_DOMAINS and not is_whole:
         names, domains, counts = [f"{len(names)} domains"], np.zeros_like(domains), counts.sum(axis=0, keepdims=True)
-    rows = [["", *names]]
-    for name, is_member in dataset.splits.items():
-        rows.append([name, *_format_counts(np.bincount(domains[is_member], minlength=len(names)))])
-    if dataset.num_classes <= (_MAX_LISTED if is_whole else _MAX_CLASSES):
-        shares = 100 * counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
-        for name, column, share in zip(dataset.class_names, counts.T, shares.T, strict=True):
-            are_counts = dataset.has_label_per_example
-            rows.append([name, *(_format_counts(column) if are_counts else [f"{percent:.1f} %" for percent in share])])
-    else:
-        rows.append(["classes", *_format_counts(np.count_nonzero(counts, axis=1))])
-        rows.append(["fewest of a class", *_format_counts([row[row > 0].min(initial=row.max()) for row in counts])])
-        rows.append(["most of a class", *_format_counts(counts.max(axis=1))])
-    return _make_table(rows if len(rows[0]) <= len(rows) else list(map(list, zip(*rows, strict=True))))
+    splits = [np.bincount(domains[is_member], minlength=len(names)) for is_member in dataset.splits.values()]
+    records = [("", dataset.splits, dataset.class_names), *zip(names, zip(*splits, strict=True), counts, strict=True)]
+    rows = _count_examples(records, dataset.has_label_per_example, _MAX_LISTED if is_whole else _MAX_CLASSES)
+    return _make_table(list(map(list, zip(*rows, strict=True))) if len(rows) <= len(rows[0]) else rows)
 
 
-def _format_counts(values: Iterable[int]) -> list[str]:
-    return [f"{int(value):,}" for value in values]
+def client_table(federation: Federation) -> Table:
+    """Tabulate each client's examples in each split and of each class, newcomers last, and those held out of all.
+
+    Training examples alone are counted by class. Of many clients the first are shown.
+    """
+    splits, clients = ("train", "valid", "test"), federation.describe()
+    records: list[_Record] = [("client", splits, federation.class_names)]
+    for client in clients[:_MAX_CLIENTS]:
+        name = client["client"] + " (never trains)" * client["is_newcomer"]
+        records.append((name, [client[split] for split in splits], list(client["classes"].values())))
+    rows = _count_examples(records, federation.examples.labels.ndim == 1)
+    if num_more := len(clients[_MAX_CLIENTS:]):
+        rows.append([f"{num_more:,} more clients", *["..."] * (len(rows[0]) - 1)])
+    held_out = {"common test": federation.test, **{f"unseen: {name}": part for name, part in federation.unseen.items()}}
+    empty = [""] * (len(rows[0]) - 4)
+    rows += [[name, "", "", f"{int(part.count):,}", *empty] for name, part in held_out.items() if part is not None]
+    return _make_table(rows)
+
+
+_Record = tuple[str, Iterable, Sequence]
+
+
+def _count_examples(records: Sequence[_Record], are_examples: bool, max_classes: int = _MAX_CLASSES) -> list[list[str]]:
+    """Format (name, number in each split, number of each class) records below their heading.
+
+    Where classes are not counted in examples but in pixels or positions, their shares are shown. Many classes are
+    summarized by their number, the smallest and the largest.
+    """
+    (title, splits, classes), *records = records
+    is_listed = len(classes) <= max_classes
+    rows = [[title, *splits, *(classes if is_listed else ("classes", "smallest class", "largest class"))]]
+    for name, sizes, counts in records:
+        texts = [f"{n:,}" if are_examples else f"{100 * n / max(sum(counts), 1):.1f} %" for n in counts]
+        if not is_listed:
+            present = sorted((i for i, n in enumerate(counts) if n), key=lambda i: counts[i])
+            ends = [f"{classes[i]}: {texts[i]}" for i in (present[0], present[-1])] if present else ["", ""]
+            texts = [str(len(present)), *ends]
+        rows.append([name, *(f"{size:,}" for size in sizes), *texts])
+    return rows
 
 
 def _make_table(rows: Sequence[Sequence[str]]) -> Table:
@@ -67,34 +92,6 @@ def _make_table(rows: Sequence[Sequence[str]]) -> Table:
     for row in rows[1:]:
         table.add_row(*row)
     return table
-
-
-def client_table(federation: Federation) -> Table:
-    """Tabulate each client's examples for training, validation and test, newcomers last, and those held out of all.
-
-    Training examples are also counted by class (of masks and sequences, in per cent of pixels or positions), or if
-    there are many classes, summarized; of many clients the first are shown.
-    """
-    is_wide, clients = federation.num_classes > _MAX_CLASSES, federation.describe()
-    part = [["client", "train", "valid", "test", *(["classes", "largest"] if is_wide else federation.class_names)]]
-    for row in clients[:_MAX_CLIENTS]:
-        name = f"{row['client']} (never trains)" if row["is_newcomer"] else row["client"]
-        counts = np.array(list(row["classes"].values()))
-        shares = [f"{share:.1f} %" for share in 100 * counts / max(counts.sum(), 1)]
-        if is_wide:
-            classes = [
-                str(np.count_nonzero(counts)),
-                f"{federation.class_names[counts.argmax()]}: {shares[counts.argmax()]}",
-            ]
-        else:
-            classes = _format_counts(counts) if federation.examples.labels.ndim == 1 else shares
-        part.append([name, *_format_counts(row[split] for split in ("train", "valid", "test")), *classes])
-    if num_more := len(clients[_MAX_CLIENTS:]):
-        part.append([f"{num_more:,} more clients", *["..."] * (len(part[0]) - 1)])
-    held_out = {"common test": federation.test, **{f"unseen: {name}": rows for name, rows in federation.unseen.items()}}
-    empty = [""] * (len(part[0]) - 4)
-    part += [[name, "", "", f"{int(rows.count):,}", *empty] for name, rows in held_out.items() if rows is not None]
-    return _make_table(part)
 
 
 def describe_dataset(dataset: Dataset) -> str:

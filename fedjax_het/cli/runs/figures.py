@@ -2,11 +2,12 @@
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedjax_het.cli.runs.data_usage import find_figures
 from fedjax_het.cli.runs.results import score_name
 
 LIGHT = ("#0063a8", "#c94a00", "#00805c", "#a8457f", "#8a6a00", "#5b5bd6", "#007f99", "#7a4b2a", "#c0273f", "#5f6a76")
@@ -15,17 +16,6 @@ DARK = ("#5aaef0", "#ff8f4a", "#35c795", "#ee8fc4", "#e3b341", "#a3a3ff", "#4ccb
 
 MARGIN = 0.02
 """Margin around a fixed range, so that points on its boundary are drawn completely."""
-
-GROUPS = {
-    "test": "test set",
-    "clients": "clients, shared model",
-    "personal": "clients, own model",
-    "personal_test": "test set, own models",
-    "newcomers": "newcomers",
-    "valid": "clients, validation",
-    "train": "training",
-}
-"""Titles of the groups of figures in metrics.jsonl; see also `group_titles`."""
 
 
 class Curve(NamedTuple):
@@ -119,12 +109,6 @@ def file_stems(figure: Figure) -> list[str]:
     return [re.sub(r"[^\w.=+-]+", "_", f"{figure.name}_{view.name}") for view in figure.views]
 
 
-def group_titles(names: Iterable[str]) -> dict[str, str]:
-    """{group: title} of the figures by these names: `GROUPS`, after the unseen domains among the names."""
-    unseen = dict.fromkeys(name.rpartition("/")[0] for name in names if name.startswith("unseen/"))
-    return {group: f"unseen {group.removeprefix('unseen/')}" for group in unseen} | GROUPS
-
-
 def mean_curve(label: str, color: int, x: Sequence[float], seeds: Sequence[Sequence[float | None]]) -> Curve:
     """Make the curve of the means over the seeds at each x, with a band from low to high where there are several."""
     numbers = [np.array(values, dtype=float) for values in seeds]
@@ -146,16 +130,16 @@ def learning_curves(lines: Sequence[Mapping[str, Any]]) -> View:
         lines: the lines of metrics.jsonl.
     """
     names = lines[0].keys()
-    score = score_name(names)
-    groups, rounds = group_titles(names), sorted({line["round"] for line in lines})
+    rounds = sorted({line["round"] for line in lines})
+    kinds = (score_name(names), "loss")
+    found = find_figures(names, *kinds)
+    colors = list(dict.fromkeys(title for _, title, _ in found))
     panels = []
-    for kind in (score, "loss"):
-        curves = [
-            mean_curve(title, i, rounds, [[line[name] for line in lines if line["round"] == r] for r in rounds])
-            for i, (group, title) in enumerate(groups.items())
-            for name in (f"{group}/{kind}", f"{group}/{kind}_mean")
-            if name in names
-        ]
+    for kind in kinds:
+        curves = []
+        for name, title in [(name, title) for name, title, own_kind in found if own_kind == kind]:
+            seeds = [[line[name] for line in lines if line["round"] == round] for round in rounds]
+            curves.append(mean_curve(title, colors.index(title), rounds, seeds))
         label = f"{kind} ({curves[0].label})" if len(curves) == 1 else kind
         panels.append(Panel("", "round", label, curves, (0, None) if kind == "loss" else (0, 1)))
     return View("", panels)

@@ -212,13 +212,6 @@ def _escape_latex(text: str) -> str:
 Figures = dict[str, dict[str, list[float]]]
 """{row: {column: one value per seed}}, in the order of the runs."""
 
-_TITLES = {
-    "unseen": "the server's model on the domain left out",
-    "test": "the server's model on the common test set",
-    "clients": "the server's model on each client's own test examples",
-    "personal": "each client's own model on its own test examples",
-    "personal_test": "each client's own model on the common test set",
-}
 _WHEN = {"final": "after the last round", "selected": "of the round that was best on the clients' validation examples"}
 
 
@@ -241,8 +234,7 @@ def result_tables(runs: Sequence[LabeledRun]) -> list[Table]:
 def client_tables(runs: Sequence[LabeledRun]) -> list[Table]:
     """Tabulate the scores of the clients: one column per client."""
     scores = [None, *requested_metrics(name for run in runs for name in run.results.final)]
-    kinds = ("clients", "personal", "personal_test")
-    return [_tabulate_client_scores(runs, kind, score) for score in scores for kind in kinds]
+    return [_tabulate_client_scores(runs, kind, score) for score in scores for kind in data_usage.CLIENT_GROUPS]
 
 
 def _tabulate_server_scores(runs: Sequence[LabeledRun], kind: str, when: str, requested: str | None) -> Table:
@@ -294,6 +286,6 @@ def _make_table(runs: Sequence[LabeledRun], kind: str, name: str, when: str, sco
     formats = dict.fromkeys(columns + extra, form) | {"deviation": ColumnFormat(form.text)}
     shown = [(run.label, run.left_out, run.results.partition) for run in runs if run.label in figures]
     note = data_usage.describe_runs(shown, [kind])
-    title = f"{score_title(score)} of {_TITLES[kind]}, {when}"
+    title = f"{score_title(score)} of {data_usage.GROUPS[kind].description}, {when}"
     title = title[0].upper() + title[1:]
     return Table(name, title, columns + extra, rows, formats, note)

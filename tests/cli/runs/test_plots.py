@@ -28,7 +28,7 @@ def test_curves_are_means_over_seeds_with_a_band_and_a_legend(tmp_path):
     figures = {"test/accuracy": 0.5, "test/loss": 1.0, "clients/accuracy_mean": 0.4, "clients/accuracy_min": 0}
     drawing = plots.draw_view(learning_curves(lines(3, **TRAIN, **figures)))
     accuracy, loss = drawing.axes
-    assert [line.get_label() for line in accuracy.get_lines()] == ["test set", "clients, shared model"]
+    assert [line.get_label() for line in accuracy.get_lines()] == ["test set", "clients"]
     assert [line.get_label() for line in loss.get_lines()] == ["test set", "training"]
     np.testing.assert_allclose(loss.get_lines()[0].get_xydata(), [[5, 2.0], [10, 2.0]])
     assert len(loss.collections) == 2 and len(drawing.legends) == 1
