@@ -63,7 +63,7 @@ def draw_curves(axis, results: dict[str, tuple[np.ndarray, np.ndarray]]) -> None
         xlabel="round",
         ylabel="test accuracy, %",
         ylim=(40, 100),
-        title="Five of 50 algorithms, three seeds",
+        title="Five algorithms, three seeds",
     )
     axis.legend(loc="lower right", frameon=False)
 
