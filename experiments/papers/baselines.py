@@ -18,7 +18,7 @@ UNSUITED = {
 """{algorithm: the reason why it does not support the networks}."""
 LEFT_OUT = UNSUITED | {
     algorithm.__name__: "it tunes a pretrained network, and these begin with random weights"
-    for algorithm in FAMILIES["Low-rank adapters"]
+    for algorithm in (*FAMILIES["Low-rank adapters"], *FAMILIES["Prompts of CLIP"])
 }
 """{algorithm: the reason why it is not compared}."""
 BUDGET: Mapping[str, Settings] = {"fedrep": {"algorithm.head_epochs": "1"}}

@@ -15,7 +15,7 @@ from fedjax_het import data, models
 from fedjax_het._internal.docstrings import parse_docstring
 from fedjax_het._internal.keys import make_key
 from fedjax_het.algorithm import Algorithm
-from fedjax_het.algorithms import ALGORITHMS
+from fedjax_het.algorithms import ALGORITHMS, FAMILIES
 from fedjax_het.cli.configuration import calls, config_files
 from fedjax_het.cli.configuration.command_line import with_exit_status
 from fedjax_het.client.local_updates import Training, sgd
@@ -23,10 +23,17 @@ from fedjax_het.engine import make_round
 from fedjax_het.engine.execution.cost import bytes_per_client
 from fedjax_het.errors import InputError, nearest
 
+_CLIP = {"features": 32, "layers": 2, "heads": 2, "patch": 4, "text_features": 32, "text_layers": 2, "text_heads": 2}
 
-def measure_traffic(factory: Callable[..., Algorithm], federation: data.Federation) -> int:
-    """Return the bytes down and up, per client and round, for a small convolutional network with batch norm."""
-    model = models.cnn(federation.num_classes, channels=(8, 16), hidden=(32,), norm="batch")
+
+def measure_traffic(factory: Callable[..., Algorithm], federation: data.Federation, network: str = "cnn") -> int:
+    """Return the bytes down and up, per client and round, for a small CLIP or a network with batch norm."""
+    classes = federation.num_classes
+    if network == "clip":
+        prompts = [[1, 2, 3, number + 4, 5, 99] for number in range(classes)]
+        model = models.clip(classes, prompts=prompts, texts="tower", text_vocabulary=100, **_CLIP)
+    else:
+        model = models.cnn(classes, channels=(8, 16), hidden=(32,), norm="batch")
     round = make_round(factory(), model, federation.num_clients, prepare=federation.prepare)
     key = make_key(0)
     state = jax.eval_shape(round.init, key, federation.data)
@@ -87,8 +94,10 @@ def _describe_communication(name: str, text: str) -> list[str]:
     if text.startswith("same as FedAvg"):
         text += f" (FedAvg: {parse_docstring(ALGORITHMS['fedavg']).communication.partition('. ')[0]}.)"
     federation = data.toy(num_clients=3, image=(12, 12, 1), valid_fraction=0.2)
-    ratio = measure_traffic(ALGORITHMS[name], federation) / measure_traffic(ALGORITHMS["fedavg"], federation)
-    unit = "per client and round, bytes down and up of a small convolutional network with batch norm"
+    network = "clip" if ALGORITHMS[name] in FAMILIES["Prompts of CLIP"] else "cnn"
+    own, usual = (measure_traffic(ALGORITHMS[other], federation, network) for other in (name, "fedavg"))
+    ratio, kind = own / usual, {"clip": "CLIP", "cnn": "convolutional network with batch norm"}[network]
+    unit = f"per client and round, bytes down and up of a small {kind}"
     return [text[:1].upper() + text[1:], f"{ratio:.2f} times FedAvg's traffic: {unit}."]
 
 
@@ -111,7 +120,8 @@ def _print_options(options: Mapping[str, calls.Setting], descriptions: Mapping[s
     """Print each option with its default and description; those of a nested table follow it, "aggregation.scope"."""
     for name, option in options.items():
         value = f"as in the run (config.{option.run_setting})" if option.run_setting else repr(option.default)
-        _print_wrapped(f"{prefix}{name}" + (" = " + value if option.table is None else ""), "  ", "      ")
+        has_value = option.table is None and option.default is not inspect.Parameter.empty
+        _print_wrapped(f"{prefix}{name}" + (" = " + value if has_value else ""), "  ", "      ")
         _print_wrapped(descriptions.get(name, ""), "      ", "      ")
         if option.table is not None and option.function is not None:
             _print_options(option.table, parse_docstring(option.function).arguments, f"{prefix}{name}.")

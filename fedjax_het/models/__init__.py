@@ -14,6 +14,7 @@ from fedjax_het.models._bert import BERT_NAMES, DISTILBERT_NAMES, ROBERTA_NAMES,
 from fedjax_het.models._bottleneck import bottleneck
 from fedjax_het.models._clip import clip
 from fedjax_het.models._cnn import cnn, lenet
+from fedjax_het.models._context import ContextSettings, context
 from fedjax_het.models._densenet import DENSENET_NAMES, densenet121, harmofl_densenet
 from fedjax_het.models._efficientnet import EFFICIENTNET_NAMES, efficientnet_lite0
 from fedjax_het.models._frozen import freeze, no_adapter, train_only
@@ -66,6 +67,7 @@ ADAPTERS: Mapping[str, Callable[..., Callable[[Model], Model]]] = {
     "lora": lora,
     "bottleneck": bottleneck,
     "visual_prompts": visual_prompts,
+    "context": context,
 }
 """What `config.model.adapter` can do to a model before it is trained, by name."""
 TORCH_NAMES: Mapping[str, Names | Mapping[str, Naming]] = {
@@ -91,6 +93,7 @@ __all__ = [
     "TORCH_NAMES",
     "AdapterSettings",
     "Band",
+    "ContextSettings",
     "Conv",
     "FirstAverage",
     "LowRank",
@@ -105,6 +108,7 @@ __all__ = [
     "clip",
     "cnn",
     "computed_in",
+    "context",
     "densenet121",
     "distilbert",
     "efficientnet_lite0",

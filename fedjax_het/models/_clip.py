@@ -6,7 +6,7 @@ Radford et al., Learning Transferable Visual Models From Natural Language Superv
 import math
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TypedDict, Unpack
+from typing import Literal, TypedDict, Unpack
 
 import jax
 import jax.numpy as jnp
@@ -15,14 +15,14 @@ from flax import linen as nn
 
 from fedjax_het.errors import InputError
 from fedjax_het.models._attention import Activation, Attention, Block
-from fedjax_het.models._dense import Dense
+from fedjax_het.models._dense import Dense, multiply
 from fedjax_het.models._model import NumClasses, from_flax
 from fedjax_het.models._pretrained import Naming, starting_from
 from fedjax_het.models._tokens import check_heads, check_tokens
 from fedjax_het.models._vision_names import CLIP_NAMES
 from fedjax_het.models._vit import VisionTransformer, fit_positions
 from fedjax_het.models._weight_files import StateDict, complete_sizes
-from fedjax_het.types import Array, Key, Model, Variables
+from fedjax_het.types import Array, HostArray, Key, Model, Variables
 from fedjax_het.validation import Count, CountOrZero, Positive, validate_arguments
 
 _LARGEST_ID = 2  # an end token that stands for the largest token of a text
@@ -50,19 +50,27 @@ _USUAL = {
 
 
 class ClipImages(VisionTransformer):
-    """The image tower; features are projected and L2-normalized, logits exp(logit_scale) cos(feature, class)."""
+    """The image tower; features are projected and L2-normalized, logits exp(logit_scale) cos(feature, class).
+
+    The classes are those of a dense head, or the outputs of the text tower `text` for the tokens of each class.
+    """
 
     projection: int = 512
+    text: "ClipTexts | None" = None
+    tokens: tuple[tuple[int, ...], ...] = ()
 
     def setup(self):
-        self.classifier = Dense(self.num_classes, use_bias=False)
+        if self.text is None:
+            self.classifier = Dense(self.num_classes, use_bias=False)
         self.logit_scale = self.param("logit_scale", nn.initializers.constant(math.log(1 / 0.07)), ())
 
     def pool(self, x: Array) -> Array:
         return normalize(Dense(self.projection, use_bias=False, name="projection")(super().pool(x)))
 
     def classify(self, features: Array) -> Array:
-        return jnp.exp(self.logit_scale) * self.classifier(features)
+        if self.text is None:
+            return jnp.exp(self.logit_scale) * self.classifier(features)
+        return jnp.exp(self.logit_scale) * multiply(features, self.text(np.asarray(self.tokens)).T)
 
 
 class ClipTexts(nn.Module):
@@ -83,19 +91,26 @@ class ClipTexts(nn.Module):
     projection: int
 
     @nn.compact
-    def __call__(self, tokens: Array) -> Array:
+    def __call__(self, tokens: HostArray, context: Array | None = None, places: HostArray | None = None) -> Array:
+        """Encode texts whose embeddings at `places` [text, number] are `context` [text or 1, number, feature]."""
         check_tokens("a text tower", tokens, self.max_length)
         norm = partial(nn.LayerNorm, self.epsilon, use_fast_variance=False)
         positions = self.param("positions", nn.initializers.normal(0.01), (self.max_length, self.features))
-        x = nn.Embed(self.vocabulary, self.features, name="embedding")(tokens)
+        x = nn.Embed(self.vocabulary, self.features, name="embedding")(jnp.asarray(tokens))
+        if context is not None:
+            dtype = jnp.promote_types(x.dtype, context.dtype)
+            x = x.astype(dtype).at[jnp.arange(len(tokens))[:, None], places].set(context.astype(dtype))
         x = x + positions[: tokens.shape[1]].astype(x.dtype)
         for index in range(self.layers):
             attention = partial(Attention, self.heads, is_causal=True)
             x = Block(attention, self.mlp_size, norm, self.activation, name=f"block_{index}")(x, False)
         x = norm(name="norm")(x)
-        end = jnp.argmax(tokens if self.eos == _LARGEST_ID else tokens == self.eos, axis=1)
-        pooled = jnp.take_along_axis(x, end[:, None, None], axis=1)[:, 0]
+        pooled = jnp.take_along_axis(x, self.find_ends(tokens)[:, None, None], axis=1)[:, 0]
         return normalize(Dense(self.projection, use_bias=False, name="projection")(pooled))
+
+    def find_ends(self, tokens: HostArray) -> HostArray:
+        """The positions [text] of the end tokens."""
+        return (tokens if self.eos == _LARGEST_ID else tokens == self.eos).argmax(axis=1)
 
 
 def normalize(x: Array) -> Array:
@@ -127,6 +142,7 @@ def clip(
     num_classes: NumClasses,
     *,
     prompts: Sequence[Sequence[CountOrZero]] | None = None,
+    texts: Literal["head", "tower"] = "head",
     pretrained: str | None = None,
     **sizes: Unpack[ClipSizes],
 ) -> Model:
@@ -135,13 +151,16 @@ def clip(
         logits = exp(logit_scale) h T^T / |h|,   T [class, projection] the L2-normalized features of the prompts
 
     T is the head, params/classifier/kernel (transposed): it is computed once, when the model is initialized, and then
-    trained or frozen as other heads are. The text tower is not part of the model. logit_scale has no upper bound here;
-    OpenAI's training cuts it at ln(100). Positions in the file are resampled for images of another size.
+    trained or frozen as other heads are, and the text tower is not part of the model. With texts="tower", the text
+    tower is params/text instead, and T is computed in each step, once for the whole batch, as `context` needs it.
+    logit_scale has no upper bound here; OpenAI's training cuts it at ln(100). Positions in the file are resampled for
+    images of another size.
 
     Args:
         num_classes: The number of classes.
         prompts: The tokens [class, length] of a text for each class, such as "a photo of a dog.", with start and end
             token and padding (default None, a random head).
+        texts: Whether the prompts make the "head" once, or the text "tower" stays in the model (default "head").
         pretrained: A directory with config.json and weights, or a file of weights, with the names of Hugging Face or of
             OpenAI; see `read_state_dict`.
         features: The width of the residual stream of images (default: that of config.json, or else of ViT-B/32, as for
@@ -170,26 +189,32 @@ def clip(
         Radford et al., Learning Transferable Visual Models From Natural Language Supervision, ICML 2021. Wortsman et
         al., Robust Fine-tuning of Zero-shot Models, CVPR 2022 (texts as an ordinary head).
     """
-    images, texts = make_towers(num_classes, pretrained, sizes)
-    tokens = np.zeros((1, 1), np.int32) if prompts is None else _check_prompts(prompts, num_classes, texts)
-
-    def init(key: Key, inputs: Array) -> Variables:
-        params = model.init(key, inputs)["params"]
-        return {"params": {**params, "text": texts.init(jax.random.fold_in(key, 1), tokens)["params"]}}
+    images, text = make_towers(num_classes, pretrained, sizes)
+    if prompts is None and texts == "tower":
+        raise InputError("texts: without prompts there is nothing for a text tower to encode. Set prompts as well.")
+    tokens = np.zeros((1, 1), np.int32) if prompts is None else _check_prompts(prompts, num_classes, text)
 
     def fit(state: StateDict, naming: Naming, inputs: Array) -> StateDict:
         return fit_positions(state, naming, inputs, images.patch, 1, "huggingface")
 
+    start = starting_from(pretrained, CLIP_NAMES, fit)
+    if texts == "tower":
+        return start(from_flax(images.clone(text=text, tokens=tuple(map(tuple, tokens.tolist())))))
+
+    def init(key: Key, inputs: Array) -> Variables:
+        params = model.init(key, inputs)["params"]
+        return {"params": {**params, "text": text.init(jax.random.fold_in(key, 1), tokens)["params"]}}
+
     def init_head(key: Key, inputs: Array) -> Variables:
         params = dict(whole.init(key, inputs)["params"])
-        text = params.pop("text")
+        own = params.pop("text")
         if prompts is not None:
-            kernel = jnp.asarray(texts.apply({"params": text}, tokens)).T
+            kernel = jnp.asarray(text.apply({"params": own}, tokens)).T
             params["classifier"] = {"kernel": kernel.astype(params["classifier"]["kernel"].dtype)}
         return {"params": params}
 
     model = from_flax(images)
-    whole = starting_from(pretrained, CLIP_NAMES, fit)(model._replace(init=init))
+    whole = start(model._replace(init=init))
     return model._replace(init=init_head)
 
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from fedjax_het.errors import InputError
 from fedjax_het.models._attention import Activation
 from fedjax_het.models._weight_files import check_config, complete_sizes
-from fedjax_het.types import Array
+from fedjax_het.types import Array, HostArray
 from fedjax_het.validation import Count, FractionBelowOne, Positive
 
 Outputs = Literal["last", "every"]
@@ -70,7 +70,7 @@ def check_heads(features: int, heads: int) -> None:
         raise InputError(f"features: {features} cannot be divided among {heads} heads. Give a multiple of heads.")
 
 
-def check_tokens(network: str, inputs: Array, max_length: int | None = None) -> None:
+def check_tokens(network: str, inputs: HostArray, max_length: int | None = None) -> None:
     """Raise InputError unless inputs are tokens [batch, length] of at most this length."""
     if inputs.ndim != 2 or not jnp.issubdtype(inputs.dtype, jnp.integer):
         raise InputError(

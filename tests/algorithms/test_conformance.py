@@ -10,10 +10,12 @@ import pytest
 from fedjax_het import sharing, tree
 from fedjax_het.engine.parallel.layout import chunked, sharded
 from fedjax_het.engine.round.participation import Participation
+from fedjax_het.errors import InputError
 from fedjax_het.models import computed_in
 from fedjax_het.types import Rows
 from tests.harness import (
     ADAPTERS,
+    PROMPTS,
     algorithm,
     all_quick_for,
     compose,
@@ -23,13 +25,15 @@ from tests.harness import (
     federation,
     is_equal,
     map_rows,
-    model,
+    network_of,
     plain_round,
     reference_run,
     rounding_tolerance,
     run,
     task_loss,
 )
+
+KEY = jax.random.key(0)
 
 
 @every_algorithm
@@ -90,13 +94,20 @@ def test_training_lowers_the_task_loss(name):
     before = plain_round(name).init(jax.random.key(0), federation().data)
     rounds = int(20 * algorithm(name).aggregator.extrapolation)  # extrapolated steps overshoot at first
     after, _ = run(plain_round(name), rounds=rounds)
-    share = 0.97 if name in ADAPTERS else 0.8  # a frozen body with random weights, and few trained weights
+    share = 0.97 if name in [*ADAPTERS, *PROMPTS] else 0.8  # a frozen body with random weights, and few trained weights
     assert task_loss(plain_round(name), after) < share * task_loss(plain_round(name), before)
 
 
 @every_algorithm_slowly
 def test_personal_leaves_are_never_sent(name):
-    round = compose(name, change={"sharing": sharing.batch_norms})
+    rule = sharing.personal("params/classifier/*") if name in ADAPTERS else sharing.batch_norms
+    if name in PROMPTS:
+        rule = algorithm(name).sharing
+    if rule is sharing.share_all:  # the context is the only leaf
+        with pytest.raises(InputError, match="the rule keeps every trained parameter"):
+            compose(name, change={"sharing": sharing.personal("params/context")}).init(KEY, federation().data)
+        return
+    round = compose(name, change={"sharing": rule})
     state = round.init(jax.random.key(0), federation().data)
     after, metrics, said = jax.jit(round.step_with_messages)(state, federation().data, jax.random.key(0))
     personal = set(tree.paths(state.clients.personal))
@@ -120,7 +131,7 @@ def test_training_works_with_an_adaptive_server_optimizer(name):
 @all_quick_for("fedavg", "fedld")
 def test_training_in_bfloat16_stays_near_float32(name):
     """Weights and aggregated values stay in float32, and the result is close to that of float32."""
-    round = compose(name, network=computed_in("bfloat16")(model()))
+    round = compose(name, network=computed_in("bfloat16")(network_of(name)))
     state, metrics = run(round)
     chex.assert_trees_all_equal_shapes_and_dtypes(state, reference_run(name)[0])
     assert bool(tree.is_finite(state))

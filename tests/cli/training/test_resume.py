@@ -16,6 +16,7 @@ import pytest
 from fedjax_het.algorithms import ALGORITHMS
 from fedjax_het.cli.runs.records import MetricLines
 from fedjax_het.cli.runs.run_directory import RunDirectory
+from tests.harness import CLIP, OWN, PROMPTS, make_prompts
 from tests.shared import ROOT
 
 SMALL = {
@@ -104,8 +105,13 @@ def test_a_killed_run_resumes_bit_for_bit(tmp_path):
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_every_algorithm_resumes_after_being_killed_several_times(tmp_path, name):
     kills = [(1, 0.0), (4, 0.0), (4, 0.02), (9, 0.005), (15, 0.05), (20, 0.01)]
-    overrides = {"rounds": "60", "algorithm.name": name, "model.norm": "batch"}  # FedBN needs norms to keep
-    check_kill_and_resume(tmp_path, SMALL | overrides, kills)
+    network = {"model.hidden": SMALL["model.hidden"], "model.norm": "batch"}  # FedBN needs norms to keep
+    if name in PROMPTS:
+        network = {"model.name": "clip", "model.prompts": str(make_prompts(10))}
+        network |= {f"model.{option}": str(value) for option, value in CLIP.items()}
+        network |= {f"algorithm.{option}": str(value) for option, value in OWN[name].items()}
+    others = {setting: value for setting, value in SMALL.items() if setting != "model.hidden"}
+    check_kill_and_resume(tmp_path, others | network | {"rounds": "60", "algorithm.name": name}, kills)
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ from fedjax_het.engine.round import participation
 from fedjax_het.types import Model, State
 from fedjax_het.uplink import quantize, top_k
 from tests.compilation import HAS_EMITTERS_FLAG
-from tests.harness import algorithm, is_equal, model, without_padding
+from tests.harness import algorithm, is_equal, model, network_of, without_padding
 
 pytestmark = pytest.mark.extended
 
@@ -67,6 +67,7 @@ def build(
     options |= {"rounds": 9, "evaluate_every": 5, "client_states": client_states, "examples": examples}
     options["personal_on_test"] = True
     if isinstance(chosen, str):
+        network = network or network_of(chosen)
         chosen = replace(algorithm(chosen, shuffle=shuffle), uplink=uplink)
     return Simulation(chosen, network or model(), federation(), **options)
 

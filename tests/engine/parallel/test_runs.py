@@ -20,7 +20,7 @@ from fedjax_het.engine.execution.trace import trace_round
 from fedjax_het.engine.round import participation
 from fedjax_het.errors import InputError
 from fedjax_het.validation import constraints
-from tests.harness import algorithm, federation, model
+from tests.harness import algorithm, federation, model, network_of
 
 RATES = (0.01, 0.07)
 OF_ITS_OWN = [
@@ -48,9 +48,9 @@ def sweep(name, values, **options):
     return Sweep(partial(algorithm, name, **options), values)
 
 
-def build(algorithm, num_clients=5, **options):
+def build(algorithm, num_clients=5, network=None, **options):
     options = {"rounds": 3, "evaluate_every": 3, "participation": participation.uniform(3)} | options
-    return Simulation(algorithm, model(), federation(num_clients), **options)
+    return Simulation(algorithm, network or model(), federation(num_clients), **options)
 
 
 def train(simulation):
@@ -118,7 +118,7 @@ def test_several_seeds_equal_runs_of_one_seed():
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_a_sweep_over_the_learning_rate_equals_runs_alone_for_every_algorithm(name):
-    check(sweep(name, {"learning_rate": RATES}))
+    check(sweep(name, {"learning_rate": RATES}), network=network_of(name))
 
 
 @pytest.mark.extended
@@ -130,7 +130,7 @@ def test_every_number_of_every_algorithm_can_be_swept(name):
         for option, kind in constraints(ALGORITHMS[name]).items()
         if get_origin(kind) is Annotated and kind.__origin__ is float and option not in UNUSED.get(name, ())
     }
-    job = RunSpec(sweep(name, numbers), model(), federation(), participation.uniform(3), 1, 1, (0, 0))
+    job = RunSpec(sweep(name, numbers), network_of(name), federation(), participation.uniform(3), 1, 1, (0, 0))
     assert len(numbers) >= 2 and trace_round(job, vmapped).shapes.metrics.cohort.shape == (3,)
 
 
