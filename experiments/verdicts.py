@@ -1,14 +1,15 @@
 """Verdicts on claims, by a rule that was fixed before anything was trained.
 
-The difference of the two sides of a claim, seed by seed and in the direction of the claim, has a mean and a 95 %
-interval (Student's t):
+The difference between the two sides of a claim, per seed and positive in the direction of the claim, has a mean and a
+95 % interval (Student's t):
 
-    it lies above 0                                   -> holds
-    it lies below 0, or within the margin around 0    -> does not hold
-    otherwise                                         -> cannot tell
+    the interval is above 0                                   -> holds
+    the interval is below 0, or within the margin around 0    -> does not hold
+    otherwise                                                 -> cannot tell
 
-The margin is what would be negligible. A claim against several others holds if it does against each, and does not hold
-if it fails against one, where a difference in the other direction counts after Holm's correction for their number.
+The margin is the largest negligible difference. A claim against several methods holds if it holds against each of
+them. It does not hold if it fails against one of them, where a difference in the other direction counts after Holm's
+correction for their number.
 """
 
 import itertools
@@ -185,7 +186,7 @@ def _describe(
     name: str, experiment: Experiment, entries: Sequence[Entry], done: set[str], lines: Sequence[Line], folder: str
 ) -> str:
     """Write an experiment: its setting, the differences from the paper's, and its verdicts; done: rows with values."""
-    table = ["| claim | verdict | difference | it | the other |", "| --- | --- | ---: | ---: | ---: |"]
+    table = ["| claim | verdict | difference | method | baseline |", "| --- | --- | ---: | ---: | ---: |"]
     for line in lines:
         sides = [_format(interval, line.quantity.digits) for interval in (line.method, line.other)]
         table.append(f"| {' | '.join((*_summarize(line), *sides))} |")
@@ -193,16 +194,16 @@ def _describe(
     budget = f"{' or '.join(map(str, counts)) or 'No'} seeds compared."
     rates = list(experiment.choices) if len(experiment.choices) > 1 else []
     if rates:
-        budget = f"Learning rates {', '.join(rates)}, each with one other seed. {budget}"
+        budget = f"Learning rates {', '.join(rates)}, each tried with one separate seed. {budget}"
     parts = [
         f"### {experiment.title}",
         f"{experiment.setting}. {budget}",
-        f"Reduced; what differs from the paper: {experiment.scales['cpu'].reduction}.",
+        f"Differences from the paper: {experiment.scales['cpu'].reduction}.",
         "\n".join(table),
     ]
     if entries:
         choices = _list_choices(rates, entries) if rates else ""
-        parts.append(f"Values of each seed: [`{name}.csv`]({folder}/{name}.csv). {choices}")
+        parts.append(f"Results for each seed: [`{name}.csv`]({folder}/{name}.csv). {choices}")
     if missing := [row for row in experiment.rows if row not in done]:
         parts.append(f"Not yet run: {', '.join(missing)}.")
     return "\n" + "\n\n".join(parts)
@@ -215,8 +216,12 @@ def _list_choices(rates: Sequence[str], entries: Sequence[Entry]) -> str:
         chosen[entry.row][entry.column] = entry.choice if entry.seeds else "failed"
     text = "; ".join(f"{row} {', '.join(choices.values())}" for row, choices in chosen.items())
     extreme = [row for row, choices in chosen.items() if {rates[0], rates[-1]} & set(choices.values())]
-    note = f" At an end of those tried, so that a better one may lie beyond: {', '.join(extreme)}." if extreme else ""
-    return f"Learning rates chosen: {text}.{note}"
+    note = (
+        f" Smallest or largest of those tried, so a better one may lie outside the range: {', '.join(extreme)}."
+        if extreme
+        else ""
+    )
+    return f"Selected learning rates: {text}.{note}"
 
 
 def _format(interval: Interval | None, digits: int) -> str:

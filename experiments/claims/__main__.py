@@ -2,9 +2,9 @@
 
     python -m experiments.claims --topic=fedmgc_fashion_mnist --data=fashion_mnist=fashion_mnist.npz
 
-trains the runs that are missing, method by method, and after each of them writes the values as CSV and the tables of
+trains the missing runs, method by method. After each method it writes the values as CSV and the tables of
 docs/claims.md. The learning rate is selected on validation examples. The same command resumes; `--topic=none` writes
-the page from the CSV files alone. Exit status: 0 = all is done, 1 = some runs failed, 2 = an input error.
+the page from the CSV files without training. Exit status: 0 = success, 1 = some runs failed, 2 = invalid input.
 """
 
 import sys

@@ -1,6 +1,4 @@
-"""Experiments on the claims of FedMGC, FedRD and HarmoFL, and the list of all. They were written down before the first
-of them was run.
-"""
+"""Experiments on the claims of FedMGC, FedRD and HarmoFL, written down before the first run, and the list of all."""
 
 from collections.abc import Mapping
 
@@ -19,10 +17,10 @@ _FEDMGC = {
     "methods": {**pick(fedmgc.METHODS, *_FEDMGC_BASELINES, "FedMGC"), **pick(fedmgc.ABLATION, *_DGC)},
     "measures": ON_TEST,
     "claims": (
-        Claim("FedMGC is above", "Figs. 11, 12", "FedMGC", _FEDMGC_BASELINES),
-        Claim("DGC on FedAvg is above", "Fig. 6", _DGC[0], ("FedAvg",)),
-        Claim("DGC on FedProx is above", "Fig. 6", _DGC[1], ("FedProx",)),
-        Claim("FedMGC is above", "Fig. 6", "FedMGC", _DGC),
+        Claim("FedMGC outperforms", "Figs. 11, 12", "FedMGC", _FEDMGC_BASELINES),
+        Claim("DGC on FedAvg outperforms", "Fig. 6", _DGC[0], ("FedAvg",)),
+        Claim("DGC on FedProx outperforms", "Fig. 6", _DGC[1], ("FedProx",)),
+        Claim("FedMGC outperforms", "Fig. 6", "FedMGC", _DGC),
     ),
 }
 _FEDMGC_DATA = flatten(
@@ -31,13 +29,15 @@ _FEDMGC_DATA = flatten(
         "data.partition": {"alpha": "1.0", "equal_sizes": "True"},
     }
 )
-_FEDMGC_DIFFERS = "rates as above for .001; gamma .5, beta 1.5 and lambda .5 fixed for gamma and beta tuned"
+_FEDMGC_DIFFERS = (
+    "these learning rates instead of .001; fixed gamma .5, beta 1.5 and lambda .5 instead of tuned gamma and beta"
+)
 FEDMGC_FASHION = make_experiment(
     title="FedMGC on Fashion-MNIST",
-    setting="Fashion-MNIST, 100 clients with equally many examples, classes by Dirichlet(1), ten a round; perceptron "
-    "with 64 hidden units; 40 rounds of 10 local steps in batches of 32; accuracy on the common test set",
-    differs="a perceptron for two convolutions, 40 rounds of 10 steps for 400 of some 40 in batches of 128, "
-    + _FEDMGC_DIFFERS,
+    setting="Fashion-MNIST, 100 clients of equal size, class proportions from Dirichlet(1), ten clients per round; "
+    "perceptron with 64 hidden units; 40 rounds of 10 local steps, batch size 32; accuracy on the common test set",
+    differs="a perceptron instead of two convolutions, 40 rounds of 10 steps instead of 400 of about 40 steps with "
+    f"batch size 128, {_FEDMGC_DIFFERS}",
     data="fashion_mnist",
     config="fashion_mnist",
     common={
@@ -51,10 +51,10 @@ FEDMGC_FASHION = make_experiment(
 )
 FEDMGC_CIFAR = make_experiment(
     title="FedMGC on CIFAR-10",
-    setting="CIFAR-10, 100 clients with equally many examples, classes by Dirichlet(1), ten a round; convolutions of 6 "
-    "and 16 channels; 25 rounds of 8 local steps in batches of 32; accuracy on the common test set",
-    differs="the dense layers of 120 and 84 units left out, 25 rounds of 8 steps for 400 of some 40 in batches of 128, "
-    + _FEDMGC_DIFFERS,
+    setting="CIFAR-10, 100 clients of equal size, class proportions from Dirichlet(1), ten clients per round; "
+    "convolutions of 6 and 16 channels; 25 rounds of 8 local steps, batch size 32; accuracy on the common test set",
+    differs="without the dense layers of 120 and 84 units, 25 rounds of 8 steps instead of 400 of about 40 steps with "
+    f"batch size 128, {_FEDMGC_DIFFERS}",
     data="cifar10",
     config="cifar10",
     common={
@@ -73,12 +73,14 @@ _FEDRD_PARTS = {
     "FedRD without guidance": fedrd.ABLATION["w/o GGA"],
 }
 FEDRD_PACS = make_experiment(
-    title="FedRD on PACS, a domain left out in turn",
-    setting="PACS, 28 x 28, each domain left out in turn, three clients of one domain each; a tenth of their images "
-    "trains, another validates; three convolutions of 8, 16 and 32 channels with batch norm; 12 rounds of 30 local "
-    "steps in batches of 16, which are one to three epochs; accuracy on the domain left out, mean over the four",
-    differs="28 x 28 for 224 x 224, a small network from random weights for a ResNet from ImageNet, a tenth of the "
-    "images without augmentation, 12 rounds for 40, rates as above for .001, no momentum and no weight decay",
+    title="FedRD on PACS, each domain held out in turn",
+    setting="PACS, 28 x 28, each domain held out in turn, three clients of one domain each; a tenth of their images "
+    "for training and a tenth for validation; three convolutions of 8, 16 and 32 channels with batch norm; 12 rounds "
+    "of 30 local steps, batch size 16, which are one to three epochs; accuracy on the held-out domain, mean over the "
+    "four",
+    differs="28 x 28 instead of 224 x 224 pixels, a small network with random initial weights instead of a ResNet "
+    "pretrained on ImageNet, a tenth of the images without augmentation, 12 rounds instead of 40, these learning rates "
+    "instead of .001, no momentum, no weight decay",
     data="pacs",
     config="pacs",
     common={
@@ -90,10 +92,10 @@ FEDRD_PACS = make_experiment(
     methods={**pick(fedrd.METHODS, "FedAvg", "FedRD"), **_FEDRD_PARTS, **fedrd.METHODS},
     measures={"score": Quantity(read_unseen_score(), TITLE, MARGIN)},
     claims=(
-        Claim("FedRD is above", "Table 2", "FedRD", tuple(name for name in fedrd.METHODS if name != "FedRD")),
-        Claim("the guided aggregation alone is above", "Table 5", "FedRD without debiasing", ("FedAvg",)),
-        Claim("the debiased classifier alone is above", "Table 5", "FedRD without guidance", ("FedAvg",)),
-        Claim("both parts are above", "Table 5", "FedRD", tuple(_FEDRD_PARTS)),
+        Claim("FedRD outperforms", "Table 2", "FedRD", tuple(name for name in fedrd.METHODS if name != "FedRD")),
+        Claim("the guided aggregation alone outperforms", "Table 5", "FedRD without debiasing", ("FedAvg",)),
+        Claim("the debiased classifier alone outperforms", "Table 5", "FedRD without guidance", ("FedAvg",)),
+        Claim("both parts outperform", "Table 5", "FedRD", tuple(_FEDRD_PARTS)),
     ),
     columns={name: {"data.unseen": name} for name in ("art_painting", "cartoon", "photo", "sketch")},
     rates=("0.01", "0.03", "0.1"),
@@ -103,8 +105,8 @@ FEDRD_PACS = make_experiment(
 _HARMOFL = harmofl_segmentation.METHODS
 _HARMOFL_BASELINES = tuple(name for name in _HARMOFL if name != "HarmoFL")
 _PLAINER = ("FedAvg", "amplitude only")
-_RISE = "rise of clients' loss at .4 from the server's model"
-_DISTANCE = "distance of a client's lowest loss"
+_RISE = "increase of clients' loss at distance .4 from the server's model"
+_DISTANCE = "distance to the lowest loss of a client"
 _OWN_SETS = flatten(
     {
         "data": {"name": "arrays", "valid_fraction": "0.16", "client_test_fraction": "0.2", "test_fraction": "0.0"},
@@ -120,17 +122,18 @@ _NUCLEI = {
     **flatten({"model": {"width": "0.125", "levels": "2"}}),
 }
 _NUCLEI_SETTING = (
-    "116 tiles of nuclei, {size}, a client a site; U-Net of two levels with an eighth of the channels, soft Dice; "
-    "momentum .9; 30 rounds of 5 local steps in batches of 8; "
+    "116 tiles of nuclei, {size}, one client per site; U-Net of two levels with an eighth of the channels, soft Dice; "
+    "momentum .9; 30 rounds of 5 local steps, batch size 8; "
 )
 _NUCLEI_DIFFERS = (
-    "three sites for six, {size} for 256 x 256, a smaller U-Net, 30 rounds of 5 steps for 500 of an epoch, SGD with "
-    "the rates above for Adam at .0001, the last round for the one that is best on validation"
+    "three sites instead of six, {size} instead of 256 x 256 pixels, a smaller U-Net, 30 rounds of 5 steps instead of "
+    "500 rounds of one epoch, SGD with these learning rates instead of Adam with .0001, the last round instead of the "
+    "best on validation"
 )
 HARMOFL_NUCLEI = make_experiment(
     title="HarmoFL on nuclei of three sites",
     setting=_NUCLEI_SETTING.format(size="48 x 48")
-    + "mean over clients of the Dice of their own test images after the last round",
+    + "mean over clients of Dice on their own test images after the last round",
     differs=_NUCLEI_DIFFERS.format(size="48 x 48"),
     **_ON_NUCLEI,
     common=_NUCLEI,
@@ -138,14 +141,14 @@ HARMOFL_NUCLEI = make_experiment(
     measures={
         "score": Quantity(read_mean_client_score("dice"), "Dice, %", MARGIN),
     },
-    claims=(Claim("HarmoFL is above", "Table 1", "HarmoFL", _HARMOFL_BASELINES),),
+    claims=(Claim("HarmoFL outperforms", "Table 1", "HarmoFL", _HARMOFL_BASELINES),),
 )
 HARMOFL_FLATNESS = make_experiment(
-    title="HarmoFL's loss around the server's model on nuclei",
+    title="HarmoFL's loss landscape around the server's model on nuclei",
     setting=_NUCLEI_SETTING.format(size="32 x 32")
     + "cross-entropy along two random directions, normalized by filter, around the server's model before the last "
     "round, on clients' training images",
-    differs=f"nuclei for histology, {_NUCLEI_DIFFERS.format(size='32 x 32')}",
+    differs=f"nuclei instead of histology, {_NUCLEI_DIFFERS.format(size='32 x 32')}",
     **_ON_NUCLEI,
     common={**_NUCLEI, "data.size": "32"},
     methods={**pick(_HARMOFL, "FedAvg", "HarmoFL"), "amplitude only": harmofl_segmentation.PARTS["amplitude only"]},
@@ -161,12 +164,12 @@ HARMOFL_FLATNESS = make_experiment(
 )
 HARMOFL_X_RAYS = make_experiment(
     title="HarmoFL on chest X-rays of four sources",
-    setting="Chest X-rays of four sources, 32 x 32, a client a source; three convolutions of 8, 16 and 32 channels "
-    "with batch norm; momentum .9; 25 rounds of 8 local steps in batches of 32; mean over clients of the accuracy on "
-    "their own test images after the last round",
-    differs="1,367 X-rays of four sources for histology of five hospitals, a small network for a DenseNet-121, 25 "
-    "rounds of 8 steps for 100 of an epoch, rates as above for .001, the last round for the one that is "
-    "best on validation",
+    setting="Chest X-rays, 32 x 32, four clients of one source each; three convolutions of 8, 16 and 32 channels with "
+    "batch norm; momentum .9; 25 rounds of 8 local steps, batch size 32; mean over clients of the accuracy on their "
+    "own test images after the last round",
+    differs="1,367 X-rays of four sources instead of histology of five hospitals, a small network instead of a "
+    "DenseNet-121, 25 rounds of 8 steps instead of 100 rounds of one epoch, these learning rates instead of .001, the "
+    "last round instead of the best on validation",
     data="cxr",
     config="chest_xray",
     common={
@@ -177,7 +180,7 @@ HARMOFL_X_RAYS = make_experiment(
     },
     methods={**pick(_HARMOFL, "FedAvg", "HarmoFL"), **_HARMOFL},
     measures={"score": Quantity(read_mean_client_score(), TITLE, MARGIN)},
-    claims=(Claim("HarmoFL is above", "Table 2", "HarmoFL", _HARMOFL_BASELINES),),
+    claims=(Claim("HarmoFL outperforms", "Table 2", "HarmoFL", _HARMOFL_BASELINES),),
     rates=("0.003", "0.01", "0.03", "0.1"),
 )
 

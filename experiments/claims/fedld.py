@@ -1,4 +1,4 @@
-"""Experiments on FedLD's claims. They were written down before the first of them was run."""
+"""Experiments on the claims of FedLD, which were written down before the first run."""
 
 from experiments.measures import mean_quantity, read_first, read_last, read_server_step
 from experiments.papers import fedld
@@ -12,12 +12,12 @@ _PARTS = {
     "principal only": fedld.PARTS["principal only"],
 }
 _FEDLD = {"FedLD": fedld.METHODS["FedLD"]}
-_FEDLD_BUDGET = "rates as above for .01, no momentum and no weight decay, lambda .03 throughout"
+_FEDLD_BUDGET = "these learning rates instead of .01, no momentum, no weight decay, and lambda .03 in all runs"
 _STEPS = {
     f"{quantity}, {when}": Quantity(read, f"{title}, {when} round", 0.05, is_lower=quantity == "cosine", digits=2)
     for quantity, title in (
-        ("length", "length of the server's step, in lengths of the plain mean of the same updates"),
-        ("cosine", "cosine of the server's step with the plain mean of the same updates"),
+        ("length", "length of the server's step relative to the plain mean of the same updates"),
+        ("cosine", "cosine between the server's step and the plain mean of the same updates"),
     )
     for when, read in (
         ("first", read_server_step(quantity, is_first=True)),
@@ -38,33 +38,33 @@ _VARIANTS = {
     "FedLD all axes": {"algorithm.name": "fedld", "algorithm.fraction": "1.0"},
     "FedLD one axis": {"algorithm.name": "fedld", "algorithm.fraction": "0.2"},
     "FedAvg steps of 1.5": {"algorithm.name": "fedavg", "algorithm.server_learning_rate": "1.5"},
-    # The last two were added when the lengths of FedLD's steps had been seen.
+    # The last two were added after the step lengths of FedLD were known.
     "FedLD double steps": {"algorithm.name": "fedld", "algorithm.server_learning_rate": "2.0"},
     "FedLD one factor": {"algorithm.name": "fedld", "algorithm.aggregation.correction": "whole"},
 }
 _FEDLD_BASELINES = ("FedAvg", "FedProx", "FedGH")
 _WHY = ""  # not a claim of the paper
 _VARIANT_TEXTS = {
-    "FedLD with half its step": "FedLD half steps",
+    "FedLD with half the step length": "FedLD half steps",
     "FedLD with all five axes": "FedLD all axes",
     "FedLD with one axis": "FedLD one axis",
-    "FedAvg with steps of 1.5": "FedAvg steps of 1.5",
-    "FedLD with double steps": "FedLD double steps",
+    "FedAvg with steps 1.5 times as long": "FedAvg steps of 1.5",
+    "FedLD with double the step length": "FedLD double steps",
     "FedLD with one factor for all axes": "FedLD one factor",
 }
 _MORE_IS_BETTER = (
-    Claim("FedLD is above", "Table 1", "FedLD", _FEDLD_BASELINES),
-    Claim("the margin alone is above", "Table 2", "margin only", ("FedAvg",)),
-    Claim("principal directions alone are above", "Table 2", "principal only", ("FedAvg",)),
-    Claim("both parts are above", "Table 2", "FedLD", ("margin only", "principal only")),
+    Claim("FedLD outperforms", "Table 1", "FedLD", _FEDLD_BASELINES),
+    Claim("the margin alone outperforms", "Table 2", "margin only", ("FedAvg",)),
+    Claim("principal directions alone outperform", "Table 2", "principal only", ("FedAvg",)),
+    Claim("both parts outperform", "Table 2", "FedLD", ("margin only", "principal only")),
 )
 FEDLD_FASHION = make_experiment(
-    title="FedLD on Fashion-MNIST among five clients",
-    setting="Fashion-MNIST, classes and sizes by Dirichlet(.5) over five clients, all of them in each round; "
-    "perceptron with 64 hidden units; 40 rounds of 10 local steps in batches of 50; accuracy on the common test set",
-    differs="natural images for Retina, a perceptron from random weights for a ResNet-50 from ImageNet, 40 rounds of "
-    f"10 steps for 200 of an epoch, {_FEDLD_BUDGET}; one split of three; FedPAC left out, and FedBN, as there are no "
-    "norms",
+    title="FedLD on Fashion-MNIST with five clients",
+    setting="Fashion-MNIST, five clients with class proportions and sizes from Dirichlet(.5), full participation; "
+    "perceptron with 64 hidden units; 40 rounds of 10 local steps, batch size 50; accuracy on the common test set",
+    differs="natural images instead of Retina, a perceptron with random initial weights instead of a ResNet-50 "
+    f"pretrained on ImageNet, 40 rounds of 10 steps instead of 200 rounds of one epoch, {_FEDLD_BUDGET}; one of the "
+    "three splits; without FedPAC, and without FedBN because the network has no normalization layers",
     data="fashion_mnist",
     config="fashion_mnist",
     common=_ON_FASHION,
@@ -73,12 +73,12 @@ FEDLD_FASHION = make_experiment(
     claims=(
         *_MORE_IS_BETTER,
         *(
-            Claim(f"FedLD's step {text} than that of", _WHY, "FedLD", ("FedAvg",), f"{quantity}, {when}")
-            for quantity, text in (("length", "is longer"), ("cosine", "has another direction"))
+            Claim(f"FedLD's step {text} that of", _WHY, "FedLD", ("FedAvg",), f"{quantity}, {when}")
+            for quantity, text in (("length", "is longer than"), ("cosine", "differs in direction from"))
             for when in ("first", "last")
         ),
         *(
-            Claim(f"{text} is above", _WHY, method, (other,))
+            Claim(f"{text} outperforms", _WHY, method, (other,))
             for text, method in _VARIANT_TEXTS.items()
             for other in ("FedLD", "FedAvg")
         ),
@@ -100,29 +100,30 @@ _PACS_BASELINES = ("FedAvg", "FedProx", "FedBN", "FedGH")
 _ONE_DOMAIN = {
     "methods": {**pick(fedld.METHODS, "FedAvg"), **_FEDLD, **_PARTS, **pick(fedld.METHODS, *_PACS_BASELINES)},
     "measures": ON_TEST,
-    "claims": (Claim("FedLD is above", "Table 1", "FedLD", _PACS_BASELINES), *_MORE_IS_BETTER[1:]),
+    "claims": (Claim("FedLD outperforms", "Table 1", "FedLD", _PACS_BASELINES), *_MORE_IS_BETTER[1:]),
 }
 _ON_PACS = {**_PACS_CLIENTS, **SMALL_CNN, **make_budget(25, 8, 32)}
-_NETWORK = "three convolutions of 8, 16 and 32 channels with batch norm; 25 rounds of 8 local steps in batches of 32"
+_NETWORK = "three convolutions of 8, 16 and 32 channels with batch norm; 25 rounds of 8 local steps, batch size 32"
 _COVID_FL = (
-    "COVID-FL's twelve sites, a small network with batch norm from random weights for a ResNet-50 from ImageNet, 25 "
-    f"rounds of 8 steps for 200 of an epoch, {_FEDLD_BUDGET}; FedPAC left out"
+    "the twelve sites of COVID-FL, a small network with batch norm and random initial weights instead of a ResNet-50 "
+    "pretrained on ImageNet, 25 rounds of 8 steps instead of 200 rounds of one epoch, "
+    f"{_FEDLD_BUDGET}; without FedPAC"
 )
 FEDLD_PACS = make_experiment(
-    title="FedLD on PACS, a domain a client",
-    setting=f"PACS, 28 x 28, four clients of one domain each, all of them in each round; {_NETWORK}; accuracy on the "
-    "common test set",
-    differs=f"domains of drawings and photos for {_COVID_FL}",
+    title="FedLD on PACS, one domain per client",
+    setting=f"PACS, 28 x 28, four clients of one domain each, full participation; {_NETWORK}; accuracy on the common "
+    "test set",
+    differs=f"domains of drawings and photos instead of {_COVID_FL}",
     data="pacs",
     config="pacs",
     common=_ON_PACS,
     **_ONE_DOMAIN,
 )
 FEDLD_X_RAYS = make_experiment(
-    title="FedLD on chest X-rays, a source a client",
-    setting=f"Chest X-rays of four sources, 32 x 32, a client a source, all of them in each round; {_NETWORK}; "
-    "accuracy on the common test set",
-    differs=f"1,367 images of four sources for {_COVID_FL}",
+    title="FedLD on chest X-rays, one source per client",
+    setting=f"Chest X-rays, 32 x 32, four clients of one source each, full participation; {_NETWORK}; accuracy on the "
+    "common test set",
+    differs=f"1,367 images of four sources instead of {_COVID_FL}",
     data="cxr",
     config="chest_xray",
     common={**_ON_PACS, "data.path": "{cxr}", "data.size": "32"},
@@ -141,12 +142,12 @@ _DECOMPOSED = {
 }
 _SHIFTS, _AGGREGATIONS = ("shift", "shift, last"), ("aggregation", "aggregation, last", "signed", "signed, last")
 FEDLD_LOSSES = make_experiment(
-    title="FedLD's parts of the loss on Fashion-MNIST among five clients",
-    setting="The federation of FedLD on Fashion-MNIST above, a rate of .1 for all; the loss of a round on all training "
-    "examples, decomposed by FedLD's Eq. 2: in the first round, which all methods start from the same model, and in "
-    "the last, which each starts from its own",
-    differs="a perceptron for a ResNet-50, 10 steps for an epoch, alpha .5 of the figure's five; the figure is of one "
-    "round and does not say from which model",
+    title="FedLD's decomposition of the loss on Fashion-MNIST with five clients",
+    setting="The federation of FedLD on Fashion-MNIST above, with a learning rate of .1 for all methods; the loss of a "
+    "round on all training examples, decomposed by FedLD's Eq. 2, in the first round, in which all methods start from "
+    "the same model, and in the last, in which each method starts from its own model",
+    differs="a perceptron instead of a ResNet-50, 10 steps instead of an epoch, only alpha .5 of the five values in "
+    "the figure; the figure shows one round, and the paper does not state its initial model",
     data="fashion_mnist",
     config="fashion_mnist",
     common={**_ON_FASHION, "algorithm.learning_rate": "0.1"},

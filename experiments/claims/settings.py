@@ -8,7 +8,7 @@ from fedjax_het.cli.runs.records import flatten
 
 FILES = {
     "fashion_mnist": "Fashion-MNIST's .npz file",
-    "pacs": "PACS: the folder with an .npz file of images a domain",
+    "pacs": "PACS: the folder with one .npz file of images per domain",
     "cxr": "the X-rays' .npz file",
     "nuclei": "the nuclei's .npz file",
     "cifar10": "CIFAR-10's .npz file",
@@ -38,7 +38,7 @@ def make_experiment(
 ) -> Experiment:
     """Make an experiment: methods on the same data with the same budget, and claims about them.
 
-    The learning rate of each method is chosen in each column, and the chosen one is retrained with five new seeds.
+    The learning rate of each method is selected in each column and retrained with five new seeds.
 
     Args:
         title: a description.
@@ -51,7 +51,7 @@ def make_experiment(
         setting: a description of data, network and budget.
         differs: a description of the differences from the paper's setting.
         columns: {name: settings}; a method's values are means over the columns.
-        rates: the learning rates to choose from; if empty, that of `common`.
+        rates: the candidate learning rates; if empty, the learning rate of `common`.
         diagnostics: the diagnostics of the compared runs, before the first and before the last round.
     """
     return Experiment(

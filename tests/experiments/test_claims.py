@@ -181,7 +181,10 @@ def test_values_are_means_over_columns_and_the_rest_is_not_yet_run(tmp_path):
     assert (tmp_path / "claims.md").read_text() == text
     (tmp_path / "e.csv").write_text(to_csv([entries[0]._replace(choice="0.3"), *entries[1:]]))
     write_page(tmp_path / "claims.md", tmp_path, {"t": {"e": experiment}})
-    assert "At an end of those tried, so that a better one may lie beyond: A." in (tmp_path / "claims.md").read_text()
+    assert (
+        "Smallest or largest of those tried, so a better one may lie outside the range: A."
+        in (tmp_path / "claims.md").read_text()
+    )
 
 
 @pytest.mark.parametrize(
