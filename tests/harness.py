@@ -20,12 +20,12 @@ from fedjax_het.engine.round.program import Round, make_round
 from fedjax_het.types import ClientData, Context, Model, PyTree, Rows, State, Variables
 
 TINY = {"learning_rate": 0.05, "batch_size": 8}
-# FPL's contrast has a gradient as 1 / temperature: with the published .02, eight features jump from round to round.
-# Contexts of two vectors make the texts of three classes short.
-OWN = {"fpl": {"temperature": 0.1}, "promptfl": {"num_tokens": 2}}
 ADAPTERS, PROMPTS = (
     [algorithm.__name__ for algorithm in FAMILIES[family]] for family in ("Low-rank adapters", "Prompts of CLIP")
 )
+# FPL's contrast has a gradient as 1 / temperature: with the published .02, eight features jump from round to round.
+# Contexts of two vectors make the texts of three classes short.
+OWN = {"fpl": {"temperature": 0.1}, **{name: {"num_tokens": 2} for name in PROMPTS}}
 CLIP = {
     **{"features": 8, "layers": 1, "heads": 2, "patch": 2, "projection": 6, "text_features": 8, "text_layers": 1},
     **{"text_heads": 2, "text_vocabulary": 16, "text_max_length": 24, "texts": "tower"},

@@ -46,7 +46,7 @@ from fedjax_het.algorithms._hierarchical import hierarchical
 from fedjax_het.algorithms._lora import fedexlora, fedit, fedsalora, ffalora, lorafair, rolora
 from fedjax_het.algorithms._moon import moon
 from fedjax_het.algorithms._pfedme import pfedme
-from fedjax_het.algorithms._prompts import promptfl
+from fedjax_het.algorithms._prompts import fedotp, fedpgp, promptfl
 from fedjax_het.algorithms._scaffold import fedgamma, scaffold
 
 FAMILIES: Mapping[str, tuple[Callable[..., Algorithm], ...]] = MappingProxyType(
@@ -58,7 +58,7 @@ FAMILIES: Mapping[str, tuple[Callable[..., Algorithm], ...]] = MappingProxyType(
         "Label skew": (moon, fedlc, fedrs, fedntd, feddecorr, feddisco, fedetf),
         "Personal models": (fedbn, fedper, lgfedavg, fedrep, fedbabu, fedpac, fedproto, ditto, pfedme, apfl),
         "Low-rank adapters": (fedit, ffalora, fedsalora, rolora, fedexlora, lorafair, flora, flexlora),
-        "Prompts of CLIP": (promptfl,),
+        "Prompts of CLIP": (promptfl, fedotp, fedpgp),
         "Domain shift": (harmofl, fedsr, fedl2r, fediir, fedrd, fedga, feddg, fpl, fedheal),
     }
 )

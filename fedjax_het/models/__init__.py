@@ -14,7 +14,7 @@ from fedjax_het.models._bert import BERT_NAMES, DISTILBERT_NAMES, ROBERTA_NAMES,
 from fedjax_het.models._bottleneck import bottleneck
 from fedjax_het.models._clip import clip
 from fedjax_het.models._cnn import cnn, lenet
-from fedjax_het.models._context import ContextSettings, context
+from fedjax_het.models._context import ContextSettings, Position, context
 from fedjax_het.models._densenet import DENSENET_NAMES, densenet121, harmofl_densenet
 from fedjax_het.models._efficientnet import EFFICIENTNET_NAMES, efficientnet_lite0
 from fedjax_het.models._frozen import freeze, no_adapter, train_only
@@ -25,6 +25,7 @@ from fedjax_het.models._lora import AdapterSettings, LowRank, lora, lora_scale, 
 from fedjax_het.models._mlp import mlp
 from fedjax_het.models._model import from_flax
 from fedjax_het.models._norms import NORMS, norm
+from fedjax_het.models._personal_context import low_rank_context, transported_context
 from fedjax_het.models._precision import Precision, computed_in
 from fedjax_het.models._pretrained import Names, Naming, save_state_dict, starting_from, unnamed_leaves
 from fedjax_het.models._resnet import RESNET_NAMES, resnet18, resnet50
@@ -99,6 +100,7 @@ __all__ = [
     "LowRank",
     "Names",
     "Naming",
+    "Position",
     "Precision",
     "UpConv",
     "amplitude_normalised",
@@ -121,6 +123,7 @@ __all__ = [
     "llama",
     "lora",
     "lora_scale",
+    "low_rank_context",
     "lstm",
     "max_pool",
     "mlp",
@@ -136,6 +139,7 @@ __all__ = [
     "starting_from",
     "train_only",
     "transformer",
+    "transported_context",
     "unet",
     "unnamed_leaves",
     "vit",

@@ -20,7 +20,7 @@ from fedjax_het.models._model import NumClasses, from_flax
 from fedjax_het.models._pretrained import Naming, starting_from
 from fedjax_het.models._tokens import check_heads, check_tokens
 from fedjax_het.models._vision_names import CLIP_NAMES
-from fedjax_het.models._vit import VisionTransformer, fit_positions
+from fedjax_het.models._vit import Pooling, VisionTransformer, fit_positions
 from fedjax_het.models._weight_files import StateDict, complete_sizes
 from fedjax_het.types import Array, HostArray, Key, Model, Variables
 from fedjax_het.validation import Count, CountOrZero, Positive, validate_arguments
@@ -64,8 +64,8 @@ class ClipImages(VisionTransformer):
             self.classifier = Dense(self.num_classes, use_bias=False)
         self.logit_scale = self.param("logit_scale", nn.initializers.constant(math.log(1 / 0.07)), ())
 
-    def pool(self, x: Array) -> Array:
-        return normalize(Dense(self.projection, use_bias=False, name="projection")(super().pool(x)))
+    def pool(self, x: Array, pooling: Pooling | Literal["patches"] | None = None) -> Array:
+        return normalize(Dense(self.projection, use_bias=False, name="projection")(super().pool(x, pooling)))
 
     def classify(self, features: Array) -> Array:
         if self.text is None:

@@ -18,7 +18,7 @@ from fedjax_het.types import Array, Context, Key, Model, Named, Params, Variable
 from fedjax_het.validation import Count, CountOrZero, validate_arguments
 
 Position = Literal["end", "middle", "front"]
-_LEAF = "context"
+LEAF = "context"
 _DEVIATION = 0.02
 _NUM_TOKENS = 16
 
@@ -68,17 +68,17 @@ def context(
             variables, num_classes = init_tower("context", model, key, inputs)
             value = start_context(variables["params"], jax.random.fold_in(key, 1), count, initial)
             value = jnp.broadcast_to(value, (num_classes, *value.shape)) if per_class else value
-            variables = {**variables, "params": {**variables["params"], _LEAF: value}}
+            variables = {**variables, "params": {**variables["params"], LEAF: value}}
             output_shapes(adapted, variables, inputs)
             return variables
 
         def encode(variables: Variables, inputs: Array, context: Context) -> tuple[tuple[Array, Named], Variables]:
-            return model.encode(split_off(variables, _LEAF)[1], inputs, context)
+            return model.encode(split_off(variables, LEAF)[1], inputs, context)
 
         def classify(params: Params, features: Array) -> Array:
-            return classify_with_context(model, params, features, params[_LEAF], position)
+            return classify_with_context(model, params, features, params[LEAF], position)
 
-        frozen = frozen_by(model, share_only(f"params/{_LEAF}"))
+        frozen = frozen_by(model, share_only(f"params/{LEAF}"))
         adapted = frozen._replace(init=init, encode=encode, classify=classify)
         return adapted
 
@@ -97,7 +97,7 @@ def count_tokens(num_tokens: int | None, initial: Sequence[int] | None) -> int:
 def init_tower(name: str, model: Model, key: Key, inputs: Array) -> tuple[Variables, int]:
     """(initial variables, number of classes) of a model with a text tower and without a context."""
     variables = model.init(key, inputs)
-    if model.layers(inputs).get("text") is not ClipTexts or _LEAF in variables["params"]:
+    if model.layers(inputs).get("text") is not ClipTexts or LEAF in variables["params"]:
         raise InputError(
             f"{name}: the model has no text tower without context. Take the model clip with prompts and texts='tower'."
         )
@@ -109,15 +109,15 @@ def start_context(params: Params, key: Key, count: int, initial: Sequence[int] |
     table = params["text"]["embedding"]["embedding"]
     if initial is None:
         return _DEVIATION * jax.random.normal(key, (count, table.shape[1]), table.dtype)
-    if max(initial) >= len(table):
-        raise InputError(f"initial: the token {max(initial)} is not among the {len(table)} of the text tower.")
-    return table[np.asarray(initial)]
+    if max(initial, default=0) >= len(table):
+        raise InputError(f"context: the token {max(initial)} is not among the {len(table)} of the text tower.")
+    return table[np.asarray(initial, int)]
 
 
 def classify_with_context(
     model: Model, params: Params, features: Array, vectors: Array, position: Position = "end"
 ) -> Array:
-    """Logits of the model when `vectors` [count, feature] or [class, count, feature] are in its texts."""
+    """The logits of a model whose texts have `vectors` [count, feature], or [class, count, feature]."""
     vectors = vectors if vectors.ndim == 3 else vectors[None]
 
     def call_layer(call: Callable, args: tuple, options: dict, about: nn.module.InterceptorContext) -> Any:
@@ -127,7 +127,7 @@ def classify_with_context(
         return call(texts, vectors, places)
 
     with nn.intercept_methods(call_layer):
-        return model.classify({name: leaves for name, leaves in params.items() if name != _LEAF}, features)
+        return model.classify({name: leaves for name, leaves in params.items() if name != LEAF}, features)
 
 
 def _make_room(tokens: np.ndarray, tower: ClipTexts, count: int, position: Position) -> tuple[np.ndarray, np.ndarray]:

@@ -125,16 +125,18 @@ class VisionTransformer(Network):
             x = block(dropout=self.dropout, name=f"block_{index}")(x, is_training)
         return self.pool(x)
 
-    def pool(self, x: Array) -> Array:
-        """The features of the tokens [batch, token, feature]."""
-        num_tokens = 1 + self.is_distilled
-        if self.pooling == "avg":
+    def pool(self, x: Array, pooling: Pooling | Literal["patches"] | None = None) -> Array:
+        """The features of the tokens [batch, token, feature], or "patches" [batch, patch, feature] without pooling."""
+        num_tokens, pooling = 1 + self.is_distilled, pooling or self.pooling
+        if pooling == "avg":
             return self.norm(name="fc_norm")(x[:, num_tokens + self.registers :].mean(axis=1))
         x = self.norm(name="norm")(x)
-        if self.pooling == "token_and_mean":
-            return jnp.concatenate([x[:, 0], x[:, num_tokens + self.registers :].mean(axis=1)], axis=-1)
-        first = x[:, :num_tokens].reshape(len(x), -1)
-        return nn.tanh(Dense(self.features, name="pooler")(first)) if self.pooling == "pooler" else first
+        first, patches = x[:, :num_tokens].reshape(len(x), -1), x[:, num_tokens + self.registers :]
+        if pooling == "patches":
+            return patches
+        if pooling == "token_and_mean":
+            return jnp.concatenate([x[:, 0], patches.mean(axis=1)], axis=-1)
+        return nn.tanh(Dense(self.features, name="pooler")(first)) if pooling == "pooler" else first
 
     @property
     def norm(self) -> Callable[..., nn.LayerNorm]:

@@ -1,5 +1,7 @@
 """Learned context of CLIP's texts: the order of classes, initial tokens, places, refusals, and rounds of PromptFL."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,9 +10,10 @@ import pytest
 import fedjax_het as fh
 from fedjax_het import tree
 from fedjax_het.errors import InputError
-from fedjax_het.models import clip, context, save_state_dict
+from fedjax_het.models import clip, context, low_rank_context, save_state_dict
 from fedjax_het.models._clip import make_towers
 from fedjax_het.models._context import _make_room
+from fedjax_het.models._personal_context import transport_plan
 from fedjax_het.models._vision_names import CLIP_NAMES
 from fedjax_het.types import Context
 from tests.harness import CLIP, difference, is_equal, make_prompts, network_of
@@ -86,7 +89,7 @@ def test_vectors_stand_before_around_or_behind_the_name(position, places, texts)
         (build(texts="head"), context(), "Take the model clip with prompts and texts='tower'"),
         (context(1)(build()), context(1), "no text tower without context"),
         (build(), context(20), "20 vectors make texts of 25 tokens, and the text tower has 24 positions"),
-        (build(), context(initial=(3, 16)), "the token 16 is not among the 16 of the text tower"),
+        (build(), context(initial=(3, 16)), "context: the token 16 is not among the 16 of the text tower"),
     ],
 )
 def test_other_models_and_long_texts_are_refused(network, adapt, message):
@@ -124,3 +127,50 @@ def test_features_of_images_can_be_computed_once(tmp_path):
     whole = fh.simulate(algorithm, network, FEDERATION, rounds=2)
     cached = fh.simulate(algorithm, *fh.cache_features(network, FEDERATION), rounds=2)
     assert difference(whole.state.server.shared, cached.state.server.shared) < 1e-4
+
+
+def test_a_plan_has_its_mass_and_with_one_text_it_is_uniform_over_patches():
+    similarity = jax.random.uniform(KEY, (2, 3, 5, 4), minval=-1.0)
+    for mass in (0.5, 0.8, 1.0):
+        plan = transport_plan(similarity, 0.5, mass)
+        np.testing.assert_allclose(plan.sum((-2, -1)), mass, rtol=1e-5)
+        assert plan.sum(-1).max() < 1 / 5 + 1e-3
+    balanced = transport_plan(similarity, 0.5, None)
+    np.testing.assert_allclose(balanced.sum(-1), 1 / 5, rtol=1e-2)
+    np.testing.assert_allclose(balanced.sum(-2), 1 / 4, rtol=1e-5)
+    np.testing.assert_allclose(transport_plan(similarity[..., :1], 0.1, None), 1 / 5, rtol=1e-5)
+    assert np.isfinite(transport_plan(10 * similarity, 1e-3)).all()
+
+
+@pytest.mark.extended
+def test_without_a_personal_term_the_context_of_fedpgp_is_that_of_promptfl():
+    plain, low_rank = context(2)(build()), low_rank_context(2, 3)(build())
+    start = low_rank.init(KEY, IMAGES)["params"]
+    own = {**start["context"], "u": jnp.zeros_like(start["context"]["u"])}
+    shared = {**start, "context": own["shared"]}
+    ours, theirs = logits(low_rank, {"params": {**start, "context": own}}), logits(plain, {"params": shared})
+    np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+    assert np.abs(logits(low_rank, {"params": start}) - ours).max() > 1e-5
+
+
+def test_a_term_larger_than_its_vectors_is_refused():
+    with pytest.raises(InputError, match="rank: 9 is larger than the 8 features of a vector"):
+        low_rank_context(2, 9)(build()).init(KEY, IMAGES)
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("name", ["fedotp", "fedpgp"])
+def test_the_personal_part_of_a_context_stays_on_the_client(name):
+    base = network_of(name)
+    history = fh.simulate(fh.algorithms.ALGORITHMS[name](num_tokens=2, **TRAINING), base, FEDERATION, rounds=1)
+    assert tree.paths(history.state.server.shared) == ["params/context/shared"]
+    own = history.state.clients.personal["params"]["context"]
+    assert own.keys() == {"own"} if name == "fedotp" else own.keys() == {"u", "v"}
+    assert all(not np.array_equal(leaf[0, 0], leaf[0, 1]) for leaf in own.values())
+
+
+@pytest.mark.extended
+def test_text_contrast_needs_the_texts_of_a_shared_context():
+    algorithm = replace(fh.algorithms.promptfl(num_tokens=2), objective=fh.algorithms.fedpgp().objective)
+    with pytest.raises(InputError, match=r"the model has no texts of a shared context\. Use fh\.models\.low_rank_con"):
+        fh.simulate(algorithm, network_of("promptfl"), FEDERATION, rounds=1)

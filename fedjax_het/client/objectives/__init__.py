@@ -1,7 +1,7 @@
 """Objectives: terms of a client's loss, created by factories."""
 
 from fedjax_het.client.objectives._boundary import PairTerm, boundary_contrast
-from fedjax_het.client.objectives._contrastive import clustered_contrastive, contrastive
+from fedjax_het.client.objectives._contrastive import clustered_contrastive, contrastive, text_contrastive
 from fedjax_het.client.objectives._debiased import Divergence, Divisor, LambdaTime, debiased_cross_entropy
 from fedjax_het.client.objectives._label_skew import (
     CalibrationForm,
@@ -68,5 +68,6 @@ __all__ = [
     "prototype_distance",
     "proximal",
     "restricted_cross_entropy",
+    "text_contrastive",
     "with_task_loss",
 ]

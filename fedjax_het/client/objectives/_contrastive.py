@@ -1,5 +1,5 @@
-"""Contrastive losses: of the features of several models (MOON), of vectors with labels (FedDG), and with clusters of
-prototypes (FPL).
+"""Contrastive losses: of the features of several models (MOON), of vectors with labels (FedDG), with clusters of
+prototypes (FPL), and of texts (FedPGP).
 """
 
 import jax
@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from fedjax_het import tree
 from fedjax_het.algorithm import Term
 from fedjax_het.client.objectives._supervised import masked_mean
+from fedjax_het.errors import InputError
 from fedjax_het.labels import check_classes
 from fedjax_het.problem import ForwardPass
 from fedjax_het.types import Array, Variables
@@ -54,6 +55,39 @@ def supervised_contrast(vectors: Array, labels: Array, is_used: Array, temperatu
     is_positive = is_pair & is_alike & ~jnp.eye(len(labels), dtype=bool)
     losses = jnp.where(is_positive, jax.nn.softplus(others - similarity), 0)
     return jnp.sum(losses) / jnp.maximum(jnp.sum(is_positive), 1)
+
+
+@validate_arguments
+def text_contrastive(mu: NonNegative = 1.0, temperature: Positive = 0.5) -> Term:
+    """Attract the texts of the shared context to the reference texts, and repel them from those of the whole context.
+
+        mu 1/C sum_c model_contrast(t_shared,c, t_reference,c, t_whole,c)
+
+    Reads: outputs.extras["shared"], ["reference"] and ["whole"] [class, feature] (see `models.low_rank_context`).
+
+    Args:
+        mu: The paper's μ (default 1). 0 is cross-entropy alone.
+        temperature: The paper's τ (default .5).
+
+    Raises:
+        InputError: A number is out of range; or, when traced, the model has no such outputs.
+
+    References:
+        Cui, Li, Wang and Shi, Harmonizing Generalization and Personalization in Federated Prompt Learning, ICML 2024.
+        arXiv:2405.09771; code TianyuCuiOvO/FedPGP.
+    """
+
+    def text_contrastive(forward: ForwardPass) -> Array:
+        extras = forward.outputs.extras
+        if not {"shared", "reference", "whole"} <= extras.keys():
+            raise InputError(
+                "text_contrastive: the model has no texts of a shared context. Use fh.models.low_rank_context."
+            )
+        is_kept = jnp.ones(1, bool)
+        losses = model_contrast(extras["shared"], extras["reference"], extras["whole"][None], is_kept, temperature)
+        return mu * jnp.mean(losses)
+
+    return text_contrastive
 
 
 @validate_arguments
