@@ -1,8 +1,10 @@
 """Activations of frozen layers, computed once per example."""
 
+import hashlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -13,6 +15,7 @@ from flax import linen as nn
 from jax.extend.core import Literal
 
 from fedjax_het import sharing, tree
+from fedjax_het._internal import atomic
 from fedjax_het._internal.keys import make_key
 from fedjax_het.data.federation import Federation
 from fedjax_het.engine.parallel.compilation import jit_initializer
@@ -30,14 +33,16 @@ class _Cut(NamedTuple):
 
 
 @validate_arguments
-def cache_features(model: Model, federation: Federation, *, batch_size: Count = 256) -> tuple[Model, Federation]:
+def cache_features(
+    model: Model, federation: Federation, *, batch_size: Count = 256, folder: str | Path | None = None
+) -> tuple[Model, Federation]:
     """Compute what the frozen layers before the first trained one return, once for each example.
 
         network = fh.models.train_only("params/classifier/*")(network)
         network, federation = fh.cache_features(network, federation)
 
-    The model has the same variables as before and takes these activations as inputs, [feature] float32 in the memory of
-    the host; training gives the same numbers up to rounding. The network is cut behind a layer of its Linen module (a
+    The model has the same variables as before and takes these activations as inputs, [feature] float32; training gives
+    the same numbers up to rounding. The network is cut behind a layer of its Linen module (a
     block, a norm) or at the end of its encoder, as late as its result still depends on the inputs through that output
     alone. Algorithms and diagnostics that read images, such as `feddg`, then are refused.
 
@@ -45,13 +50,16 @@ def cache_features(model: Model, federation: Federation, *, batch_size: Count = 
         model: A model with frozen leaves, see `fedjax_het.models.freeze`, and pretrained weights.
         federation: A federation without augmentation.
         batch_size: The number of examples per forward pass.
+        folder: Where the activations are kept, so that later calls with the same frozen layers, weights and examples
+            read them; None: in the memory of the host. A file is named after the hash of all that it depends on, and
+            can be deleted.
 
     Returns:
         The model and the federation to train with. Use the given ones with the trained variables for new examples.
 
     Raises:
-        InputError: Inputs are augmented, no layer is frozen before the first trained one, or the frozen leaves depend
-            on the seed.
+        InputError: Inputs are augmented, no layer is frozen before the first trained one, the frozen leaves depend on
+            the seed, or the folder cannot be written.
     """
     if federation.augment is not None:
         raise InputError(
@@ -60,8 +68,11 @@ def cache_features(model: Model, federation: Federation, *, batch_size: Count = 
     stored = federation.examples.inputs
     example = federation.prepare(jnp.zeros((1, *stored.shape[1:]), stored.dtype))
     variables = _initialize(model, example)
-    cut = _find_cut(model, variables, example)
-    examples = federation.examples._replace(inputs=_compute_features(model, cut, variables, federation, batch_size))
+    frozen = sharing.group_leaves(model, sharing.share_all, variables, example).frozen
+    cut = _find_cut(model, variables, frozen, example)
+    where = None if folder is None else Path(folder)
+    features = _compute_features(model, cut, variables, frozen, federation, batch_size, where)
+    examples = federation.examples._replace(inputs=features)
     data = federation.data._replace(examples=examples)
     newcomers = federation.newcomers and federation.newcomers._replace(examples=examples)
     prepare = replace(federation.prepare, is_applied=True)
@@ -92,9 +103,8 @@ def _initialize(model: Model, example: Array) -> Variables:
     return starts[0]
 
 
-def _find_cut(model: Model, variables: Variables, example: Array) -> _Cut:
+def _find_cut(model: Model, variables: Variables, frozen: Variables, example: Array) -> _Cut:
     """The last output that depends on no trained leaf, and through which alone the result depends on the inputs."""
-    frozen = sharing.group_leaves(model, sharing.share_all, variables, example).frozen
     trained, _ = tree.partition_like(variables, frozen)
     names: list[str | None] = []
 
@@ -172,24 +182,73 @@ def _encode(
 
 
 def _compute_features(
-    model: Model, cut: _Cut, variables: Variables, federation: Federation, batch_size: int
+    model: Model,
+    cut: _Cut,
+    variables: Variables,
+    frozen: Variables,
+    federation: Federation,
+    batch_size: int,
+    folder: Path | None,
 ) -> HostArray:
+    """The outputs at the cut of all examples, [example, feature], read from the folder if they are there."""
     stored = federation.examples.inputs
+    rest, _ = tree.partition_like(variables, frozen)  # does not enter the outputs, nor therefore the program
 
     @jax.jit
-    def compute(variables: Variables, inputs: Array) -> Array:
+    def compute(frozen: Variables, inputs: Array) -> Array:
         calls: list[tuple[str | None, Any]] = []
         context = _evaluation(len(inputs))
-        (features, _), _ = _encode(model, variables, federation.prepare(inputs), context, calls=calls)
+        (features, _), _ = _encode(model, tree.merge(frozen, rest), federation.prepare(inputs), context, calls=calls)
         outputs = dict(calls) | {None: features}
         return outputs[cut.layer].reshape(len(inputs), -1)
 
-    features = np.empty((len(stored), math.prod(cut.shape)), np.float32)
+    shape = len(stored), math.prod(cut.shape)
+    program = compute.lower(frozen, jnp.zeros((min(batch_size, len(stored)), *stored.shape[1:]), stored.dtype))
+    path = folder and folder / f"{_hash(program.as_text(), frozen, stored)}.npy"
+    if path and (kept := _open(path, shape)) is not None:
+        return kept
+    features = np.empty(shape, np.float32)
     for first in range(0, len(stored), batch_size):
         batch = stored[first : first + batch_size]
         padding = [(0, min(batch_size, len(stored)) - len(batch)), *[(0, 0)] * (batch.ndim - 1)]
-        features[first : first + batch_size] = compute(variables, np.pad(batch, padding))[: len(batch)]
+        features[first : first + batch_size] = compute(frozen, np.pad(batch, padding))[: len(batch)]
+    if path:
+        _keep(path, features)
     return features
+
+
+def _hash(program: str, frozen: Variables, stored: HostArray) -> str:
+    """Of everything that the features depend on."""
+    digest = hashlib.sha256(f"{jax.__version__} {jax.default_backend()}\n{program}".encode())
+    for path, leaf in tree.leaves_by_path(frozen).items():
+        digest.update(path.encode())
+        digest.update(np.asarray(leaf).tobytes())
+    for first in range(0, len(stored), 1024):  # may be mapped from a file larger than the memory
+        digest.update(stored[first : first + 1024].tobytes())
+    return digest.hexdigest()[:32]
+
+
+def _open(path: Path, shape: tuple[int, ...]) -> HostArray | None:
+    """The features in the file; None without a file, and if it is damaged."""
+    try:
+        kept = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (OSError, EOFError, ValueError):
+        return None
+    return kept if kept.shape == shape and kept.dtype == np.float32 else None
+
+
+def _keep(path: Path, features: HostArray) -> None:
+    def save(temporary: Path) -> None:
+        with temporary.open("wb") as file:
+            np.save(file, features)
+
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        atomic.write(path, save)
+    except OSError as error:
+        raise InputError(
+            f"cache_features: cannot write {path}: {error.strerror}. Make room, or choose another folder."
+        ) from error
 
 
 def _continue_from(model: Model, cut: _Cut, example: Array) -> Model:

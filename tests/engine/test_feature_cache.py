@@ -68,11 +68,7 @@ def test_training_gives_the_same_numbers(network, num_features, name):
     [
         (("first", "norm", "second", "third"), 0.0, 4),
         (("first", "norm", "second"), 0.0, 6 * 6 * 4),  # the sum reads the norm's output, too
-        (
-            ("first", "norm", "second", "third"),
-            0.5,
-            6 * 6 * 4,
-        ),  # the dropout is not frozen
+        (("first", "norm", "second", "third"), 0.5, 6 * 6 * 4),  # the dropout is not frozen
     ],
 )
 def test_the_network_is_cut_where_one_output_is_enough(frozen, dropout, num_features):
@@ -85,6 +81,34 @@ def test_norms_that_use_the_batch_are_not_cached():
     kernels = models.freeze("*dense_0/*")(start_alike(model("batch")))
     cached, clients = cache_features(kernels, federation())
     assert difference(train(kernels, federation()).evaluation, train(cached, clients).evaluation) < 1e-5
+
+
+@pytest.mark.extended
+def test_a_folder_keeps_features_until_a_weight_or_an_example_changes(tmp_path):
+    def files(network, clients):
+        _, cached = cache_features(network, clients, folder=tmp_path / "features")
+        np.testing.assert_allclose(cached.examples.inputs, expected(network, clients), atol=1e-6)
+        return {path: path.stat().st_mtime_ns for path in (tmp_path / "features").iterdir()}
+
+    def expected(network, clients):
+        return cache_features(network, clients)[1].examples.inputs
+
+    first = files(BLOCK, federation())
+    assert len(first) == 1 and files(BLOCK, federation()) == first
+    examples = federation().examples
+    changed = federation().data._replace(examples=examples._replace(inputs=examples.inputs + 1))
+    assert len(files(BLOCK, replace(federation(), data=changed))) == 2
+    weights = BLOCK._replace(init=lambda key, inputs: jax.tree.map(lambda leaf: 2 * leaf, BLOCK.init(key, inputs)))
+    assert len(files(weights, federation())) == 3
+    (path,) = first
+    path.write_bytes(path.read_bytes()[:-4])
+    assert len(files(BLOCK, federation())) == 3 and path.stat().st_size % 4 == 0
+
+
+def test_a_folder_that_cannot_be_written_is_refused(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match=r"cache_features: cannot write .*Make room"):
+        cache_features(BLOCK, federation(), folder=tmp_path / "file")
 
 
 @pytest.mark.parametrize(

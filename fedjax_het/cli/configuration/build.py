@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import jax
 
 from fedjax_het import engine, participation
+from fedjax_het._internal.cache_folder import cache_folder
 from fedjax_het._internal.target_platform import target_platform
 from fedjax_het.algorithm import Algorithm
 from fedjax_het.cli.configuration import calls, privacy
@@ -80,8 +81,7 @@ def build_parts(
     requested = [(name, settings[name]) for name in OffloadPolicy._fields]
     offload = OffloadPolicy(*(resolved.get(name, auto) if value == auto else value for name, value in requested))
     conv = table.get("conv")
-    rules = participation, timing, asynchronous
-    return RunParts(dataset, federation, model, layout, offload, *rules, conv, resolved)
+    return RunParts(dataset, federation, model, layout, offload, participation, timing, asynchronous, conv, resolved)
 
 
 def build_model(table: Mapping[str, Any], num_classes: int) -> Model:
@@ -185,7 +185,8 @@ def build_simulation(parts: RunParts, runs: Sequence[Mapping[str, Any]], folder:
     names = ("rounds", "num_seeds", "evaluate_every", "on_nonfinite", "personal_on_test")
     given: tuple[Model, Federation] = parts.model, parts.federation
     if settings["model"]["cache_features"]:
-        given = calls.call_factory(lambda: engine.cache_features(parts.model, parts.federation), {}, "config.model")
+        keep = partial(engine.cache_features, parts.model, parts.federation, folder=cache_folder() / "features")
+        given = calls.call_factory(keep, {}, "config.model")
     return engine.Simulation(
         build_sweep(runs),
         *given,
