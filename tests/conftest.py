@@ -9,6 +9,7 @@ from jaxtyping import install_import_hook
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 with install_import_hook("fedjax_het.geometry", "beartype.beartype"):  # shapes are checked at every call
+    from fedjax_het.cli.configuration import build
     from fedjax_het.data.sources import _decode_cache
 from tests.compilation import use_quick_compilation
 
@@ -27,10 +28,11 @@ def pytest_configure(config):
 
 
 @pytest.fixture(autouse=True, scope="session")
-def decoded_data_stays_out_of_the_user_s_cache(tmp_path_factory):
+def decoded_data_and_features_stay_out_of_the_user_s_cache(tmp_path_factory):
     folder = tmp_path_factory.mktemp("cache")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_decode_cache, "cache_folder", lambda: folder)
+        for module in (_decode_cache, build):
+            patch.setattr(module, "cache_folder", lambda: folder)
         yield
 
 

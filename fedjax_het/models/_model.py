@@ -1,5 +1,6 @@
 """Models from Flax modules, and argument checks of the model factories."""
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any
 
@@ -77,17 +78,18 @@ def from_flax(module: nn.Module | Callable[..., Any]) -> Model:
     def classify(params: Params, features: Array) -> Array:
         return jnp.asarray(module.apply({"params": params}, features, method="classify"))
 
-    def layers(inputs: Array) -> Mapping[str, type]:
-        return _list_layers(module, inputs)
+    @functools.cache
+    def list_layers(shape: tuple[int, ...], dtype: jnp.dtype) -> Mapping[str, type]:
+        return _list_layers(module, jax.ShapeDtypeStruct(shape, dtype))
 
-    return Model(init, encode, classify, layers)
+    return Model(init, encode, classify, lambda inputs: list_layers(inputs.shape, inputs.dtype))
 
 
 def _encode_and_classify(module: nn.Module, inputs: Array) -> Array:
     return module.classify(module.encode(inputs, jnp.ones(inputs.shape[0]), False))
 
 
-def _list_layers(module: nn.Module, inputs: Array) -> Mapping[str, type]:
+def _list_layers(module: nn.Module, inputs: jax.ShapeDtypeStruct) -> Mapping[str, type]:
     """The class of every executed submodule by path, from an abstract trace."""
     classes = {}
 
