@@ -39,7 +39,7 @@ from fedjax_het.algorithms._fedrs import fedrs
 from fedjax_het.algorithms._fedsam import fedasam, fedsam
 from fedjax_het.algorithms._fedspeed import fedsmoo, fedspeed
 from fedjax_het.algorithms._fedsr import fedl2r, fedsr
-from fedjax_het.algorithms._flora import flexlora, flora
+from fedjax_het.algorithms._flora import flexlora, flora, hetlora
 from fedjax_het.algorithms._fpl import fpl
 from fedjax_het.algorithms._harmofl import harmofl
 from fedjax_het.algorithms._hierarchical import hierarchical
@@ -57,7 +57,7 @@ FAMILIES: Mapping[str, tuple[Callable[..., Algorithm], ...]] = MappingProxyType(
         "Conflicting updates": (fedld, fedgh, hierarchical, fedmgc, fedavg_dgc, fedprox_dgc),
         "Label skew": (moon, fedlc, fedrs, fedntd, feddecorr, feddisco, fedetf),
         "Personal models": (fedbn, fedper, lgfedavg, fedrep, fedbabu, fedpac, fedproto, ditto, pfedme, apfl),
-        "Low-rank adapters": (fedit, ffalora, fedsalora, rolora, fedexlora, lorafair, flora, flexlora),
+        "Low-rank adapters": (fedit, ffalora, fedsalora, rolora, fedexlora, lorafair, flora, flexlora, hetlora),
         "Prompts of CLIP": (promptfl, fedotp, fedpgp),
         "Domain shift": (harmofl, fedsr, fedl2r, fediir, fedrd, fedga, feddg, fpl, fedheal),
     }

@@ -1,18 +1,22 @@
-"""FLoRA and FlexLoRA: clients with low-rank adapters of different ranks."""
+"""FLoRA, FlexLoRA and HetLoRA: clients with low-rank adapters of different ranks."""
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Unpack
+from typing import Literal, Unpack
+
+import jax.numpy as jnp
 
 from fedjax_het.algorithm import Aggregator, Algorithm, StartRule
 from fedjax_het.client.local_updates import Training, sgd, split_training
-from fedjax_het.client.low_rank import fresh_adapters, truncated_adapters
+from fedjax_het.client.low_rank import cut_adapters, fresh_adapters, self_pruning, tail_penalty, truncated_adapters
+from fedjax_het.client.memories import result
 from fedjax_het.client.objectives import cross_entropy
+from fedjax_het.errors import InputError
 from fedjax_het.models import AdapterSettings, lora, server_kernels
-from fedjax_het.server.aggregators import merged_products
+from fedjax_het.server.aggregators import mean_by_product_norms, merged_products
 from fedjax_het.server.weightings import WeightingOrName
 from fedjax_het.types import Model
-from fedjax_het.validation import Count, Positive, validate_arguments
+from fedjax_het.validation import Count, NonNegative, OpenFraction, Positive, validate_arguments
 
 
 class AdapterTraining(Training, AdapterSettings, total=False):
@@ -88,13 +92,78 @@ def flexlora(
     return _compose(ranks, alpha, options, aggregator, truncated_adapters(ranks, alpha))
 
 
+@validate_arguments
+def hetlora(
+    ranks: Sequence[Count] = (8,),
+    alpha: Positive = 16.0,
+    penalty: NonNegative | None = None,
+    decay: OpenFraction | None = 0.99,
+    *,
+    norms: Literal["layer", "model"] = "layer",
+    weighting: WeightingOrName = "samples",
+    **options: Unpack[AdapterTraining],
+) -> Algorithm:
+    """HetLoRA: average adapters of different ranks, weighted by their norms.
+
+        client i: A_i = A[:, :r_i],   B_i = B[:r_i],   (A_i, B_i) <- SGD(F_i + lambda sum_layers |A[:, c:]| |B[c:]|)
+        r_i <- max(1, c)   if sum_layers |A[:, c:]| |B[c:]| has shrunk,   c = floor(gamma r_i)
+        A <- sum_i w_i A_i,   B <- sum_i w_i B_i,   w_i = |A_i B_i| / sum_j |A_j B_j|
+
+    Beyond a client's rank, A_i and B_i are zero and count as such in the mean. The scale is alpha / max_i r_i for all
+    clients: with alpha / r_i, cutting a server's adapter would change it.
+
+    Communication: as `fedit` at the largest rank here, of which a client sends and needs the first r_i directions.
+    Client state: the rank r_i, unless decay is None. The server needs every client's A and B.
+
+    Setting: ranks between 5 and 50. No code by the authors was found, and the defaults of penalty and decay are not
+    taken from the paper. A client that takes part for the first time starts from B = 0 or from the others' B; in the
+    first case it is never pruned in that round.
+
+    Args:
+        ranks: Client i begins with the rank ranks[i mod len(ranks)] (default 8 for all).
+        alpha: Scale alpha (default 16).
+        penalty: Weight lambda of the penalty of the directions that pruning would remove (default None, .01 with a
+            decay and none without).
+        decay: Factor gamma of pruned ranks (default .99); with r_i = 1, c is 0 and the penalty is of all directions.
+            None: ranks stay as they are.
+        norms: Whether weights are computed for each "layer" (default), or from norms summed over the "model".
+        weighting: Client weights p_i of the head: "samples" (n_i / n) or "uniform".
+        options: As in `flora`.
+
+    Raises:
+        InputError: A number is out of range, or there is a penalty without a decay.
+
+    References:
+        Cho, Liu, Xu, Fahrezi and Joshi, Heterogeneous LoRA for Federated Fine-tuning of On-Device Foundation Models,
+        EMNLP 2024. arXiv:2401.06432. No code by the authors was found.
+    """
+    aggregator = mean_by_product_norms(norms, weighting)
+    algorithm = _compose(ranks, alpha, options, aggregator, cut_adapters(ranks), own_scale=False)
+    if decay is None:
+        if penalty is not None:
+            raise InputError("penalty: it is of directions to prune, and decay=None prunes none. Omit it.")
+        return algorithm
+    return replace(
+        algorithm,
+        objective=(*algorithm.objective, tail_penalty(ranks, 0.01 if penalty is None else penalty, decay)),
+        local_update=self_pruning(algorithm.local_update, ranks, decay),
+        memory={"rank": result("rank", lambda variables: jnp.asarray(max(ranks), jnp.int32))},
+    )
+
+
 def _compose(
-    ranks: Sequence[int], alpha: float, options: AdapterTraining, aggregator: Aggregator, start: StartRule
+    ranks: Sequence[int],
+    alpha: float,
+    options: AdapterTraining,
+    aggregator: Aggregator,
+    start: StartRule,
+    *,
+    own_scale: bool = True,
 ) -> Algorithm:
     adapters, training = split_training(options)
 
     def adapt(model: Model) -> Model:
-        return lora(max(ranks), alpha, own_scale=True, **adapters)(model)
+        return lora(max(ranks), alpha, own_scale=own_scale, **adapters)(model)
 
     return Algorithm(
         objective=(cross_entropy(),), local_update=sgd(**training), aggregator=aggregator, adapt=adapt, start=start

@@ -1,16 +1,18 @@
-"""Start rules of clients with low-rank adapters: fresh ones, or those of the server at the client's own rank."""
+"""Low-rank adapters at the client's own rank: the adapters that it starts from, and ranks that shrink in training."""
 
 import math
 import zlib
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 
 from fedjax_het import tree
-from fedjax_het.algorithm import Problem, StartRule
+from fedjax_het.algorithm import LocalUpdate, Problem, StartRule, Term
 from fedjax_het.errors import InputError
-from fedjax_het.types import Array, ClientView, Key, Variables
+from fedjax_het.problem import ForwardPass
+from fedjax_het.types import Array, ClientView, Key, Trained, Variables
 
 _A, _B, _SCALE = "lora_a", "lora_b", "adapter/scale"
 
@@ -54,6 +56,100 @@ def truncated_adapters(ranks: Sequence[int], alpha: float) -> StartRule:
     return start
 
 
+def cut_adapters(ranks: Sequence[int]) -> StartRule:
+    """Start from the first r_i columns of A and rows of B, with the scale of the server (HetLoRA).
+
+    Reads: memory["rank"], if a client has one; see `self_pruning`.
+
+    Args:
+        ranks: As in `fresh_adapters`.
+    """
+
+    def start(problem: Problem, view: ClientView, key: Key) -> Variables:
+        return _cut(view.start, _current_rank(view, ranks))
+
+    return start
+
+
+def tail_penalty(ranks: Sequence[int], weight: float, decay: float) -> Term:
+    """Penalize the columns of A and rows of B that `self_pruning` would remove.
+
+        weight sum_layers |A[:, c:]| |B[c:]|,   c = floor(decay r_i)
+
+    The gradient of a norm is 0 where it is 0. Reads: memory["rank"], if a client has one.
+
+    Args:
+        ranks: As in `fresh_adapters`.
+        weight: The paper's lambda.
+        decay: The paper's gamma.
+    """
+
+    def tail_penalty(forward: ForwardPass) -> Array:
+        kept = _pruned_rank(_current_rank(forward.view, ranks), decay)
+        return weight * _tail_norms({"params": forward.params}, kept)
+
+    return tail_penalty
+
+
+def self_pruning(local_update: LocalUpdate, ranks: Sequence[int], decay: float) -> LocalUpdate:
+    """Train, and reduce the client's rank to c for good if the tail of its adapters has shrunk.
+
+        r_i <- max(1, c)   if   sum_layers |A[:, c:]| |B[c:]|   is smaller than before training,   c = floor(decay r_i)
+
+    Pruned columns of A and rows of B are zero in what is sent. The result "rank" is the new rank, for the memory
+    "rank", which begins as the largest of `ranks`.
+
+    Args:
+        local_update: Local update of the adapters.
+        ranks: As in `fresh_adapters`.
+        decay: The paper's gamma.
+    """
+
+    def train(rule: Callable[..., Trained], problem: Problem, view: ClientView, key: Key) -> Trained:
+        trained = rule(problem, view, key)
+        rank = _current_rank(view, ranks)
+        smaller = _pruned_rank(rank, decay)
+        has_shrunk = _tail_norms(trained.variables, smaller) < _tail_norms(view.start, smaller)
+        rank = jnp.where(has_shrunk, jnp.maximum(smaller, 1), rank)
+        return trained._replace(variables=_cut(trained.variables, rank), results={**trained.results, "rank": rank})
+
+    with_drift = local_update.train_with_drift
+    return local_update._replace(
+        train=partial(train, local_update.train),
+        train_with_drift=with_drift and partial(train, with_drift),
+    )
+
+
+def _current_rank(view: ClientView, ranks: Sequence[int]) -> Array:
+    """The client's rank: its own, or the smaller one that it has been pruned to."""
+    rank = client_ranks(ranks, jnp.asarray(view.client))
+    return jnp.minimum(rank, view.memory["rank"]) if "rank" in view.memory else rank
+
+
+def _pruned_rank(rank: Array, decay: float) -> Array:
+    return jnp.floor(decay * rank).astype(rank.dtype)
+
+
+def _tail_norms(variables: Variables, kept: Array) -> Array:
+    """sum_layers |A[:, kept:]| |B[kept:]|"""
+    leaves = tree.leaves_by_path(variables)
+    tails = {path: tree.norm(leaf - _cut_leaf(path, leaf, kept)) for path, leaf in leaves.items()}
+    pairs = [path.removesuffix(_A) for path in leaves if path.endswith(_A)]
+    return sum((tails[path + _A] * tails[path + _B] for path in pairs), jnp.zeros(()))
+
+
+def _cut(variables: Variables, rank: Array) -> Variables:
+    leaves = tree.leaves_by_path(variables)
+    return tree.from_paths({path: _cut_leaf(path, leaf, rank) for path, leaf in leaves.items()})
+
+
+def _cut_leaf(path: str, leaf: Array, rank: Array) -> Array:
+    """A leaf, whose columns of A or rows of B from `rank` on are zero."""
+    if path.endswith(_A):
+        return jnp.where(jnp.arange(leaf.shape[-1]) < rank, leaf, 0)
+    return jnp.where((jnp.arange(leaf.shape[-2]) < rank)[:, None], leaf, 0) if path.endswith(_B) else leaf
+
+
 def client_ranks(ranks: Sequence[int], clients: Array) -> Array:
     """The ranks of these clients: client i has ranks[i mod len(ranks)]."""
     return jnp.asarray(ranks, jnp.int32)[jnp.asarray(clients) % len(ranks)]
@@ -78,9 +174,7 @@ def _at_own_rank(
     scale = alpha / rank.astype(leaves[_SCALE].dtype)
     factor = leaves[_SCALE] / scale if is_rescaled else 1.0
     for path, leaf in leaves.items():
-        if path.endswith(_A):
-            leaves[path] = jnp.where(jnp.arange(leaf.shape[-1]) < rank, choose(path, leaf), 0)
-        elif path.endswith(_B):
-            is_kept = (jnp.arange(leaf.shape[-2]) < rank)[:, None]
-            leaves[path] = jnp.where(is_kept, factor * choose(path, leaf), 0).astype(leaf.dtype)
+        if path.endswith((_A, _B)):
+            own = choose(path, leaf) * (factor if path.endswith(_B) else 1.0)
+            leaves[path] = _cut_leaf(path, own, rank).astype(leaf.dtype)
     return tree.from_paths(leaves | {_SCALE: scale})

@@ -11,13 +11,19 @@ from flax import linen as nn
 
 from fedjax_het import models, tree
 from fedjax_het.algorithm import Algorithm
-from fedjax_het.algorithms import fedexlora, fedit, fedsalora, ffalora, flexlora, flora, lorafair, rolora
-from fedjax_het.client.low_rank import _at_own_rank
+from fedjax_het.algorithms import fedexlora, fedit, fedsalora, ffalora, flexlora, flora, hetlora, lorafair, rolora
+from fedjax_het.client.low_rank import _at_own_rank, _cut_leaf
 from fedjax_het.client.optimizers import local_optimizer
 from fedjax_het.engine.round import server_step
 from fedjax_het.engine.round.program import make_round
 from fedjax_het.problem import ForwardPass
-from fedjax_het.server.aggregators import mean, mean_with_corrected_b, mean_with_exact_products, merged_products
+from fedjax_het.server.aggregators import (
+    mean,
+    mean_by_product_norms,
+    mean_with_corrected_b,
+    mean_with_exact_products,
+    merged_products,
+)
 from fedjax_het.types import Aggregate, Array, Context, State
 from tests.golden.cases import Case, Comparison, covers
 from tests.golden.replay import client_data, fixed_cohort
@@ -360,6 +366,31 @@ def decomposed(case: Case) -> Comparisons:
     case.excuse("x_wrong_svd_*", "an approximation of the product of the means")
 
 
+@covers("hetlora", "agg_*")
+def weighted_by_norms(case: Case) -> Comparisons:
+    adapters, ranks = Adapters(case), case["ranks"]
+    rules = {"": mean_by_product_norms(), "total_": mean_by_product_norms("model"), "samples_": mean("samples")}
+    decided = {kind: adapters.aggregate(rule).update["params"] for kind, rule in rules.items()}
+    decided["uniform_"] = adapters.aggregate(mean("samples"), np.ones(len(ranks))).update["params"]
+    sizes = [np.linalg.norm(adapters.a(layer) @ adapters.b(layer), axis=(1, 2)) for layer in LAYERS]
+    shares = lambda norms: norms / norms.sum() if norms.any() else np.full(len(norms), 1 / len(norms))  # noqa: E731
+    for layer, size in zip(LAYERS, sizes, strict=True):
+        for kind, own in decided.items():
+            yield case.compare(f"{kind}A_out/{layer}", own[layer]["lora_a"].T)
+            yield case.compare(f"{kind}B_out/{layer}", own[layer]["lora_b"].T, scale=1.0)
+        expected = np.einsum("n,nir->ri", case[f"weights/{layer}"], adapters.a(layer))
+        yield case.compare(f"A_out/{layer}", expected)
+        yield case.compare(f"weights/{layer}", shares(size))
+        for leaf, name in (("A", "lora_a"), ("B", "lora_b")):
+            for client in range(len(ranks)):
+                if f"{leaf}_back/{layer}/{client}" in case:
+                    sent = np.asarray(_cut_leaf(name, decided[""][layer][name], ranks[client])).T
+                    first = lambda x, like=sent: np.pad(x, [(0, a - b) for a, b in zip(like.shape, x.shape)])  # noqa: E731, B905
+                    yield case.compare(f"{leaf}_back/{layer}/{client}", sent, part=first, scale=1.0)
+    yield case.compare("weights_total", shares(sum(sizes)))
+    case.excuse("alt_row_renormalised_*", "zeros beyond a client's rank count in the mean")
+
+
 # ---- rounds ----------------------------------------------------------------------------------------------------------
 SIZES = {"q": (5, 4), "v": (6, 3)}  # inputs and outputs
 
@@ -397,14 +428,16 @@ class Tapes:
         rate = given.pop("lr")
         optimizer = local_optimizer(None, rate, **given) if kind == "sgd" else optax.adamw(rate, **given)
         self.scale, self.has_scale = case.meta["alpha"] / int(ranks.max()), build in (flora, flexlora)
-        rank = {"ranks": ranks.tolist()} if build in (flora, flexlora) else {"rank": int(ranks[0])}
+        rank = {"ranks": ranks.tolist()} if build in (flora, flexlora, hetlora) else {"rank": int(ranks[0])}
         options |= {**rank, "alpha": case.meta["alpha"], "optimizer": optimizer}
         algorithm = build(weighting=by_samples(case), **options, **ONE_BY_ONE)
         adapt = algorithm.adapt
         if build is flora:
             algorithm = replace(algorithm, start=self.start_from_stored)
         algorithm = replace(
-            algorithm, objective=(self.objective,), adapt=lambda model: adapt(model)._replace(init=self.start)
+            algorithm,
+            objective=(self.objective, *algorithm.objective[1:]),
+            adapt=lambda model: adapt(model)._replace(init=self.start),
         )
         size = case["selected"].shape[1]
         round = make_round(
@@ -522,6 +555,24 @@ def rounds_with_decomposed_adapters(case: Case) -> Comparisons:
         kernel = case[f"W0/{name}"]
         yield case.compare(f"W_eff/{name}", kernel + product, part=lambda w, kernel=kernel: kernel + cut(w - kernel))
     case.excuse("client_W_eff/*", "what clients start from in the next round follows from the approximation")
+
+
+@covers("hetlora", "tape_*")
+def rounds_with_pruned_adapters(case: Case) -> Comparisons:
+    given = {"penalty": case.meta["lam"], "decay": case.meta["gamma"]} if case.meta["prune"] else {"decay": None}
+    case.meta.confirm(**({} if case.meta["prune"] else {"lam": 0.0, "gamma": 0.5}))
+    tapes = Tapes(case, hetlora, **given)
+    yield case.compare("head", tapes.read("classifier/head"))
+    for name in SIZES:
+        a, b = tapes.read(f"{name}/lora_a"), tapes.read(f"{name}/lora_b")
+        yield case.compare(f"A/{name}", a)
+        yield case.compare(f"B/{name}", b)
+        yield case.compare(f"W_eff/{name}", case[f"W0/{name}"] + tapes.scale * b @ a)
+    ranks = np.broadcast_to(case["ranks"], case["ranks_after"].shape)
+    if case.meta["prune"]:
+        ranks = np.minimum(ranks, np.stack([state.clients.memory["rank"] for state in tapes.states]))
+    yield case.compare("ranks_after", ranks)
+    case.excuse("weights/*", "the means above are of these weights")
 
 
 @covers("fedsalora", "tape_*")

@@ -19,7 +19,12 @@ from fedjax_het.server.aggregators._extrapolation import (
 )
 from fedjax_het.server.aggregators._gram_space import GramEdit, gram_space_mean
 from fedjax_het.server.aggregators._hierarchical import hierarchical_mean
-from fedjax_het.server.aggregators._low_rank import mean_with_corrected_b, mean_with_exact_products, merged_products
+from fedjax_het.server.aggregators._low_rank import (
+    mean_by_product_norms,
+    mean_with_corrected_b,
+    mean_with_exact_products,
+    merged_products,
+)
 from fedjax_het.server.aggregators._mean import masked_mean, mean, normalized_mean, sum_of_models
 from fedjax_het.server.aggregators._principal import principal_directions
 from fedjax_het.server.aggregators._robust_centres import centred_clipping, geometric_median
@@ -72,6 +77,7 @@ __all__ = [
     "masked_mean",
     "mean",
     "mean_around_median",
+    "mean_by_product_norms",
     "mean_of_last_two",
     "mean_with_corrected_b",
     "mean_with_exact_products",

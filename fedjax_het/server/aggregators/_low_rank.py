@@ -136,6 +136,53 @@ def mean_with_corrected_b(
 
 
 @validate_arguments
+def mean_by_product_norms(
+    scope: Literal["layer", "model"] = "layer", weighting: WeightingOrName = "samples"
+) -> Aggregator:
+    """The mean of A and B with weights proportional to the norm of each client's product (HetLoRA).
+
+        A <- sum_i w_i A_i,   B <- sum_i w_i B_i,   w_i = |A_i B_i| / sum_j |A_j B_j|
+
+    Columns of A and rows of B beyond a client's rank are zeros and count as such. All other leaves are averaged with
+    the weights p_i. If all products are zero, w_i is uniform over the clients that report.
+
+    Args:
+        scope: Whether each "layer" has weights of its own (default), or the norms are summed over the "model".
+        weighting: Weights p_i of the other leaves, as in `mean`.
+
+    Raises:
+        InputError: When traced: the model has no adapters.
+
+    References:
+        Cho, Liu, Xu, Fahrezi and Joshi, Heterogeneous LoRA for Federated Fine-tuning of On-Device Foundation Models,
+        EMNLP 2024. arXiv:2401.06432
+    """
+    weighting = resolve_weighting(weighting)
+    declared = WeightedSum(weighting.per_client)
+
+    def update(problem: Problem, state: PyTree, view: ServerView) -> tuple[Aggregate, PyTree]:
+        weights, state = weighting.update(state, view)
+        stack = view.updates.tensors()
+        updates, moved = tree.leaves_by_path(stack), tree.leaves_by_path(view.updates.weighted_sum(weights, declared))
+        received = tree.leaves_by_path(view.received.shared)
+        norms = {}
+        for adapters in _read_adapters(stack):
+            a, b = (part + old for part, old in zip(adapters[1:], adapters.leaves_of(received), strict=True))
+            squared = jnp.einsum("nir,nis,nro,nso->n", a, a, b, b)
+            norms[adapters.path] = jnp.where(view.is_present, tree.safe_sqrt(squared), 0)
+        total = sum(norms.values(), jnp.zeros(()))
+        for path, own in norms.items():
+            sizes = own if scope == "layer" else total
+            sizes = jnp.where(jnp.any(sizes > 0), sizes, view.is_present.astype(sizes.dtype))
+            own_weights = sizes / tree.positive_or_one(jnp.sum(sizes))
+            for leaf in (path + _A, path + _B):
+                moved[leaf] = tree.weighted_sum(updates[leaf], own_weights)
+        return Aggregate(tree.from_paths(moved), {}), state
+
+    return Aggregator(weighting.init, update, "tensors", (declared,))
+
+
+@validate_arguments
 def merged_products(
     ranks: Sequence[Count], alpha: Positive, weighting: WeightingOrName = "samples", *, decompose: bool = False
 ) -> Aggregator:

@@ -1,0 +1,75 @@
+"""Low-rank adapters of different ranks: laws of HetLoRA, and ranks that shrink."""
+
+import jax
+import numpy as np
+import pytest
+
+from fedjax_het import tree
+from fedjax_het.algorithms import hetlora
+from fedjax_het.client.low_rank import client_ranks
+from fedjax_het.errors import InputError
+from tests.harness import compose, difference, federation, run
+
+pytestmark = pytest.mark.extended
+
+KEY = jax.random.key(0)
+PRUNED = {"ranks": (1, 3, 2), "penalty": 1.0, "decay": 0.5}
+
+
+def train(name, num_clients=5, rounds=2, **options):
+    data = federation().data if num_clients > 1 else None
+    if data is None:
+        data = federation().data._replace(train=tree.take(federation().data.train, np.arange(1)))
+    return run(compose(name, norm="none", num_clients=num_clients, options=options), rounds=rounds, data=data)[0]
+
+
+def test_hetlora_of_a_single_client_is_fedit():
+    ours = train("hetlora", 1, ranks=(3,), alpha=6.0, decay=None)
+    theirs = train("fedit", 1, rank=3, alpha=6.0)
+    assert difference(ours.server.shared, theirs.server.shared) < 1e-6
+    several = (train(name, **options) for name, options in (("hetlora", {"decay": None}), ("fedit", {})))
+    assert difference(*(state.server.shared for state in several)) > 1e-4
+
+
+def test_clients_send_nothing_beyond_their_ranks():
+    round = compose("hetlora", norm="none", options={"ranks": (1, 3, 2), "decay": None})
+    state = round.init(KEY, federation().data)
+    for _ in range(2):
+        state, _, said = jax.jit(round.step_with_messages)(state, federation().data, KEY)
+    received, updates = (tree.leaves_by_path(part) for part in (said.received.shared, said.uploads.update))
+    ranks = np.asarray(client_ranks((1, 3, 2), np.arange(5)))
+    assert ranks.tolist() == [1, 3, 2, 1, 3]
+    for path in received:
+        if path.endswith("lora_a"):
+            sent = np.asarray(received[path] + updates[path])
+            assert [np.flatnonzero(np.abs(a).sum(0)).max() + 1 for a in sent] == ranks.tolist()
+
+
+def test_ranks_only_shrink_and_stay_above_zero():
+    round = compose("hetlora", norm="none", options=PRUNED)
+    state, ranks = round.init(KEY, federation().data), [np.asarray(client_ranks(PRUNED["ranks"], np.arange(5)))]
+    step = jax.jit(round.step)
+    for _ in range(4):
+        state, _ = step(state, federation().data, KEY)
+        ranks.append(np.minimum(ranks[0], state.clients.memory["rank"]))
+    assert np.all(np.diff(ranks, axis=0) <= 0) and np.min(ranks) == 1
+    assert np.sum(ranks[-1]) < np.sum(ranks[0])
+
+
+def test_the_penalty_has_no_gradient_as_long_as_products_are_zero():
+    def run_steps(steps, penalty):
+        options = PRUNED | {"penalty": penalty, "steps": steps}
+        return run(compose("hetlora", norm="none", options=options), rounds=1)[0].server.shared
+
+    assert difference(run_steps(1, 1.0), run_steps(1, 0.0)) == 0
+    assert difference(run_steps(2, 1.0), run_steps(2, 0.0)) > 1e-6
+
+
+def test_a_penalty_without_pruning_is_refused():
+    with pytest.raises(InputError, match="penalty: it is of directions to prune, and decay=None prunes none"):
+        hetlora(penalty=0.1, decay=None)
+
+
+def test_the_mean_by_norms_needs_adapters():
+    with pytest.raises(InputError, match="the model has no low-rank adapters"):
+        run(compose("fedavg", change={"aggregator": hetlora().aggregator}), rounds=1)
