@@ -43,7 +43,7 @@ from fedjax_het.algorithms._flora import flexlora, flora, hetlora
 from fedjax_het.algorithms._fpl import fpl
 from fedjax_het.algorithms._harmofl import harmofl
 from fedjax_het.algorithms._hierarchical import hierarchical
-from fedjax_het.algorithms._lora import fedexlora, fedit, fedsalora, ffalora, lorafair, rolora
+from fedjax_het.algorithms._lora import feddpa, fedexlora, fedit, fedsalora, ffalora, lorafair, rolora
 from fedjax_het.algorithms._moon import moon
 from fedjax_het.algorithms._pfedme import pfedme
 from fedjax_het.algorithms._prompts import fedotp, fedpgp, promptfl
@@ -57,7 +57,7 @@ FAMILIES: Mapping[str, tuple[Callable[..., Algorithm], ...]] = MappingProxyType(
         "Conflicting updates": (fedld, fedgh, hierarchical, fedmgc, fedavg_dgc, fedprox_dgc),
         "Label skew": (moon, fedlc, fedrs, fedntd, feddecorr, feddisco, fedetf),
         "Personal models": (fedbn, fedper, lgfedavg, fedrep, fedbabu, fedpac, fedproto, ditto, pfedme, apfl),
-        "Low-rank adapters": (fedit, ffalora, fedsalora, rolora, fedexlora, lorafair, flora, flexlora, hetlora),
+        "Low-rank adapters": (fedit, ffalora, fedsalora, rolora, fedexlora, lorafair, feddpa, flora, flexlora, hetlora),
         "Prompts of CLIP": (promptfl, fedotp, fedpgp),
         "Domain shift": (harmofl, fedsr, fedl2r, fediir, fedrd, fedga, feddg, fpl, fedheal),
     }

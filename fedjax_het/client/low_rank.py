@@ -3,13 +3,13 @@
 import math
 import zlib
 from collections.abc import Callable, Sequence
-from functools import partial
 
 import jax
 import jax.numpy as jnp
 
 from fedjax_het import tree
 from fedjax_het.algorithm import LocalUpdate, Problem, StartRule, Term
+from fedjax_het.client.local_updates import wrap_training
 from fedjax_het.errors import InputError
 from fedjax_het.problem import ForwardPass
 from fedjax_het.types import Array, ClientView, Key, Trained, Variables
@@ -113,11 +113,35 @@ def self_pruning(local_update: LocalUpdate, ranks: Sequence[int], decay: float) 
         rank = jnp.where(has_shrunk, jnp.maximum(smaller, 1), rank)
         return trained._replace(variables=_cut(trained.variables, rank), results={**trained.results, "rank": rank})
 
-    with_drift = local_update.train_with_drift
-    return local_update._replace(
-        train=partial(train, local_update.train),
-        train_with_drift=with_drift and partial(train, with_drift),
-    )
+    return wrap_training(local_update, train)
+
+
+def mixed_adapters(mix: float | Array, scale: float) -> StartRule:
+    """The client's variables, in which its own adapter and the shared one are mixed; see `models.dual_lora`.
+
+        W + (1 - mix) s A B + mix s A' B'
+
+    Args:
+        mix: Share of the client's own adapter.
+        scale: Scale s of both.
+    """
+
+    def mixed(problem: Problem, view: ClientView, key: Key) -> Variables:
+        dtype = view.local["adapter"]["scale"].dtype
+        scales = {"scale": (1 - mix) * scale, "local_scale": mix * scale}
+        return view.local | {"adapter": {name: jnp.asarray(value, dtype) for name, value in scales.items()}}
+
+    return mixed
+
+
+def at_mixture(local_update: LocalUpdate, mix: float, scale: float) -> LocalUpdate:
+    """Train the variables of `mixed_adapters` with these arguments."""
+    mixed = mixed_adapters(mix, scale)
+
+    def train(rule: Callable[..., Trained], problem: Problem, view: ClientView, key: Key) -> Trained:
+        return rule(problem, view._replace(local=mixed(problem, view, key)), key)
+
+    return wrap_training(local_update, train)
 
 
 def _current_rank(view: ClientView, ranks: Sequence[int]) -> Array:

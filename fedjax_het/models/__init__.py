@@ -21,7 +21,7 @@ from fedjax_het.models._frozen import freeze, no_adapter, train_only
 from fedjax_het.models._gpt2 import GPT2_NAMES, gpt2
 from fedjax_het.models._layers import Conv, UpConv, avg_pool, max_pool
 from fedjax_het.models._llama import LLAMA_NAMES, llama
-from fedjax_het.models._lora import AdapterSettings, LowRank, lora, lora_scale, server_kernels
+from fedjax_het.models._lora import AdapterSettings, LowRank, dual_lora, lora, lora_scale, server_kernels
 from fedjax_het.models._mlp import mlp
 from fedjax_het.models._model import from_flax
 from fedjax_het.models._norms import NORMS, norm
@@ -113,6 +113,7 @@ __all__ = [
     "context",
     "densenet121",
     "distilbert",
+    "dual_lora",
     "efficientnet_lite0",
     "framed",
     "freeze",

@@ -4,7 +4,6 @@ import math
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
-from functools import partial
 from typing import Any, TypedDict
 
 import jax
@@ -22,6 +21,7 @@ from fedjax_het.types import Array, Context, Key, Leaf, Model, Named, Params, Va
 from fedjax_het.validation import Count, FractionBelowOne, Positive, may_be_nonzero, validate_arguments
 
 LORA_A, LORA_B = "lora_a", "lora_b"
+_SHARED, _LOCAL = "lora", "local"
 _DENSE, _CONVOLUTIONS = (nn.Dense,), (nn.Conv, Conv)
 
 
@@ -85,27 +85,80 @@ def lora(
         Stabilization Scaling Factor for Fine-Tuning with LoRA, 2023. Zhang, Vahidian, Kuo et al., Towards Building the
         Federated GPT: Federated Instruction Tuning, ICASSP 2024 (FedIT). Initialization as in the library peft.
     """
-    patterns = to_patterns(targets)
+    return _add_adapters(
+        (_SHARED,), rank, lora_scale(rank, alpha, rank_stabilized), targets, dropout, train_head, own_scale
+    )
+
+
+@validate_arguments
+def dual_lora(
+    rank: Count = 8,
+    alpha: Positive | None = None,
+    *,
+    targets: str | Sequence[str] = "*",
+    rank_stabilized: bool = False,
+    dropout: FractionBelowOne = 0.0,
+    train_head: bool = True,
+) -> Callable[[Model], Model]:
+    """Freeze a model, and add two trained low-rank terms to the chosen layers, one of them for a client's own use.
+
+        y = x W + b + s (x A) B + s' (x A') B'
+
+    A' and B' are the leaves local_a and local_b of a layer, which begin as A and B do, with another random A'. The
+    scales are the leaves adapter/scale s and adapter/local_scale s', which is 0 at first.
+
+    Args:
+        rank: As in `lora`, as are all arguments.
+        alpha: As in `lora`.
+        targets: As in `lora`.
+        rank_stabilized: As in `lora`.
+        dropout: As in `lora`.
+        train_head: As in `lora`.
+
+    Raises:
+        InputError: As for `lora`.
+    """
     scale = lora_scale(rank, alpha, rank_stabilized)
+    return _add_adapters((_SHARED, _LOCAL), rank, scale, targets, dropout, train_head, True)
+
+
+def _add_adapters(
+    names: Sequence[str],
+    rank: int,
+    scale: float,
+    targets: str | Sequence[str],
+    dropout: float,
+    train_head: bool,
+    own_scale: bool,
+) -> Callable[[Model], Model]:
+    """Add the leaves NAME_a and NAME_b to layers; of several adapters, all but the first begin with the scale 0."""
+    patterns = to_patterns(targets)
+    scale_leaves = {name: "scale" if name == _SHARED else f"{name}_scale" for name in names}
 
     def adapt(model: Model) -> Model:
+        def init_layer(key: Key, kernel: Array) -> Params:
+            keys = [key, *(jax.random.fold_in(key, number) for number in range(1, len(names)))]
+            own = {name: _init_adapter(rank, key, kernel) for name, key in zip(names, keys, strict=True)}
+            return {f"{name}_{part}": leaf for name, pair in own.items() for part, leaf in zip("ab", pair, strict=True)}
+
         def init(key: Key, inputs: Array) -> Variables:
-            leaves = init_added(
-                "lora", model, key, inputs, patterns, partial(_init_adapter, rank), _add_terms(1.0, 0.0)
-            )
+            leaves = init_added("lora", model, key, inputs, patterns, init_layer, _add_terms(dict.fromkeys(names, 1.0)))
             if own_scale:
-                leaves["adapter/scale"] = jnp.asarray(scale, float)
+                start = {leaf: scale if name == names[0] else 0.0 for name, leaf in scale_leaves.items()}
+                leaves |= {f"adapter/{leaf}": jnp.asarray(value, float) for leaf, value in start.items()}
             return tree.from_paths(leaves)
 
         def encode(variables: Variables, inputs: Array, context: Context) -> tuple[tuple[Array, Named], Variables]:
             kept = {"adapter": variables["adapter"]} if own_scale else {}
             own = {name: leaves for name, leaves in variables.items() if name not in kept}
-            factor = variables["adapter"]["scale"] if own_scale else scale
-            with nn.intercept_methods(_add_terms(factor, dropout if context.is_training else 0.0)):
+            scales = {name: variables["adapter"][leaf] if own_scale else scale for name, leaf in scale_leaves.items()}
+            with nn.intercept_methods(_add_terms(scales, dropout if context.is_training else 0.0)):
                 outputs, state = model.encode(own, inputs, context)
             return outputs, state | kept
 
-        trained = share_only(f"*/{LORA_A}", f"*/{LORA_B}", *([HEAD] * train_head), *(["adapter/scale"] * own_scale))
+        leaves = [f"*/{name}_{part}" for name in names for part in "ab"]
+        scales = [f"adapter/{leaf}" for leaf in scale_leaves.values()] if own_scale else []
+        trained = share_only(*leaves, *([HEAD] * train_head), *scales)
         return frozen_by(model, trained)._replace(init=init, encode=encode)
 
     return adapt
@@ -152,32 +205,36 @@ def _matches(path: str, kind: type, pattern: str) -> bool:
     return issubclass(kind, kinds) and (fnmatchcase(path, pattern) or fnmatchcase(path, f"*/{pattern}"))
 
 
-def _init_adapter(rank: int, key: Key, kernel: Array) -> Params:
+def _init_adapter(rank: int, key: Key, kernel: Array) -> tuple[Array, Array]:
+    """(A, B) of a layer."""
     *window, num_inputs, num_outputs = kernel.shape
     bound = 1 / math.sqrt(num_inputs * math.prod(window))
     a = jax.random.uniform(key, (*window, num_inputs, rank), kernel.dtype, -bound, bound)
-    return {LORA_A: a, LORA_B: jnp.zeros((*[1 for _ in window], rank, num_outputs), kernel.dtype)}
+    return a, jnp.zeros((*[1 for _ in window], rank, num_outputs), kernel.dtype)
 
 
-def _add_terms(scale: float | Array, dropout: float) -> Callable:
-    """The interceptor that adds the low-rank terms."""
+def _add_terms(scales: Mapping[str, float | Array], dropout: float = 0.0) -> Callable:
+    """The interceptor that adds the low-rank terms with these names."""
 
     def call_layer(call: Callable, args: tuple, options: dict, context: nn.module.InterceptorContext) -> Any:
-        layer = context.module
-        outputs = call(*args, **options)
-        if context.method_name != "__call__" or not layer.path or not layer.has_variable("params", LORA_A):
+        outputs, layer = call(*args, **options), context.module
+        if context.method_name != "__call__" or not layer.path:
             return outputs
-        a, b, inputs = layer.get_variable("params", LORA_A), layer.get_variable("params", LORA_B), args[0]
+        for name, scale in scales.items():
+            if layer.has_variable("params", f"{name}_a"):
+                outputs = outputs + (scale * compute_term(layer, name, args[0])).astype(outputs.dtype)
+        return outputs
+
+    def compute_term(layer: nn.Module, name: str, inputs: Array) -> Array:
+        a, b = (layer.get_variable("params", f"{name}_{part}") for part in "ab")
         if may_be_nonzero(dropout):
             kept = jax.random.bernoulli(layer.make_rng("dropout"), 1 - dropout, inputs.shape)
             inputs = jnp.where(kept, inputs / (1 - dropout), 0)
         if isinstance(layer, _DENSE):
             inputs = inputs.astype(jnp.promote_types(inputs.dtype, a.dtype))
-            term = multiply(multiply(inputs, a), b)
-        else:
-            window = layer.clone(parent=None, features=a.shape[-1], use_bias=False)
-            term = multiply(jnp.asarray(window.apply({"params": {"kernel": a}}, inputs)), b[0, 0])
-        return outputs + (scale * term).astype(outputs.dtype)
+            return multiply(multiply(inputs, a), b)
+        window = layer.clone(parent=None, features=a.shape[-1], use_bias=False)
+        return multiply(jnp.asarray(window.apply({"params": {"kernel": a}}, inputs)), b[0, 0])
 
     return call_layer
 

@@ -1,4 +1,4 @@
-"""Low-rank adapters of different ranks: laws of HetLoRA, and ranks that shrink."""
+"""Low-rank adapters of different ranks, and of the clients' own: laws of HetLoRA and FedDPA."""
 
 import jax
 import numpy as np
@@ -6,8 +6,10 @@ import pytest
 
 from fedjax_het import tree
 from fedjax_het.algorithms import hetlora
+from fedjax_het.client.local_updates import delayed, sgd
 from fedjax_het.client.low_rank import client_ranks
 from fedjax_het.errors import InputError
+from tests.golden.toy_leaves import own_models
 from tests.harness import compose, difference, federation, run
 
 pytestmark = pytest.mark.extended
@@ -73,3 +75,50 @@ def test_a_penalty_without_pruning_is_refused():
 def test_the_mean_by_norms_needs_adapters():
     with pytest.raises(InputError, match="the model has no low-rank adapters"):
         run(compose("fedavg", change={"aggregator": hetlora().aggregator}), rounds=1)
+
+
+@pytest.fixture(scope="module")
+def dual():
+    """(FedIT's state, FedDPA's states after one and three rounds), with examples in order."""
+    options = {"weighting": "uniform", "shuffle": False}
+    plain = run(compose("fedit", norm="none", options=options), rounds=3)[0]
+    round = compose("feddpa", norm="none", options=options)
+    return plain, *(run(round, rounds=rounds)[0] for rounds in (1, 3))
+
+
+def test_the_shared_adapter_of_feddpa_is_that_of_fedit(dual):
+    plain, _, after = dual
+    assert difference(plain.server.shared["params"], after.server.shared["params"]) < 1e-6
+    assert not any("local_a" in path or "local_b" in path for path in tree.paths(after.server.shared))
+    assert {path.rpartition("/")[2] for path in tree.paths(after.clients.personal)} == {"local_a", "local_b"}
+
+
+def test_own_adapters_are_trained_after_the_first_round(dual):
+    _, first, after = (tree.leaves_by_path(state.clients.personal) for state in dual)
+    moved = [path for path in first if path.endswith("local_b")]
+    assert moved and not any(np.any(first[path]) for path in moved)
+    for path in moved:
+        assert np.all(np.any(np.asarray(after[path]), axis=(1, 2)))
+    for path in after.keys() - set(moved):
+        assert np.all(np.any(after[path] != first[path], axis=(1, 2)))
+
+
+@pytest.mark.parametrize("mix", [0.0, 0.3])
+def test_a_personal_model_of_feddpa_mixes_both_adapters(dual, mix):
+    state = dual[2]
+    round = compose("feddpa", norm="none", options={"mix": mix, "rank": 3, "alpha": 6.0})
+    whole = own_models(round, state, federation().data)
+    np.testing.assert_allclose(whole["adapter"]["scale"], 2 * (1 - mix), rtol=1e-6)
+    np.testing.assert_allclose(whole["adapter"]["local_scale"], 2 * mix, rtol=1e-6)
+    own = tree.partition_like(whole, state.clients.personal)[1]
+    assert difference(own, state.clients.personal) == 0
+
+
+def test_a_delayed_update_takes_no_step_at_first():
+    def train(update, rounds):
+        return run(compose("fedavg", norm="none", change={"local_update": update}), rounds=rounds)[0].server.shared
+
+    training = sgd(0.05, batch_size=8)
+    start = train(delayed(training, 2), 0)
+    assert difference(start, train(delayed(training, 2), 2)) == 0 < difference(start, train(delayed(training, 2), 3))
+    assert difference(train(training, 1), train(delayed(training, 0), 1)) == 0

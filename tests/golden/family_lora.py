@@ -11,11 +11,22 @@ from flax import linen as nn
 
 from fedjax_het import models, tree
 from fedjax_het.algorithm import Algorithm
-from fedjax_het.algorithms import fedexlora, fedit, fedsalora, ffalora, flexlora, flora, hetlora, lorafair, rolora
+from fedjax_het.algorithms import (
+    feddpa,
+    fedexlora,
+    fedit,
+    fedsalora,
+    ffalora,
+    flexlora,
+    flora,
+    hetlora,
+    lorafair,
+    rolora,
+)
 from fedjax_het.client.low_rank import _at_own_rank, _cut_leaf
 from fedjax_het.client.optimizers import local_optimizer
 from fedjax_het.engine.round import server_step
-from fedjax_het.engine.round.program import make_round
+from fedjax_het.engine.round.program import Round, make_round
 from fedjax_het.problem import ForwardPass
 from fedjax_het.server.aggregators import (
     mean,
@@ -24,7 +35,7 @@ from fedjax_het.server.aggregators import (
     mean_with_exact_products,
     merged_products,
 )
-from fedjax_het.types import Aggregate, Array, Context, State
+from fedjax_het.types import Aggregate, Array, ClientData, Context, State
 from tests.golden.cases import Case, Comparison, covers
 from tests.golden.replay import client_data, fixed_cohort
 from tests.golden.toy_leaves import ONE_BY_ONE, by_samples, run_rounds
@@ -443,7 +454,11 @@ class Tapes:
         round = make_round(
             algorithm, models.from_flax(EffectiveWeights()), len(case["h"]), participation=fixed_cohort(range(size))
         )
-        self.states = run_rounds(round, list(self.data()), case["selected"])
+        data = list(self.data())
+        self.states = run_rounds(round, data, case["selected"], self.first_state(round, data[0]))
+
+    def first_state(self, round: Round, data: ClientData) -> State:
+        return round.init(jax.random.key(0), data)
 
     def start(self, key, inputs):
         layers = {
@@ -480,10 +495,13 @@ class Tapes:
         point = jnp.concatenate([forward.outputs.features[0], forward.outputs.logits[0]])
         return jnp.sum(tape * point + h / 2 * point**2)
 
+    def tapes(self) -> np.ndarray:
+        """[round, slot, step, number]"""
+        parts = [self.case[f"tapes/{name}"].swapaxes(-1, -2) for name in SIZES] + [self.case["head_tapes"]]
+        return np.concatenate([part.reshape(*part.shape[:3], -1) for part in parts], axis=-1)
+
     def data(self):
-        case = self.case
-        parts = [case[f"tapes/{name}"].swapaxes(-1, -2) for name in SIZES] + [case["head_tapes"]]
-        tapes = np.concatenate([part.reshape(*part.shape[:3], -1) for part in parts], axis=-1)
+        case, tapes = self.case, self.tapes()
         for number, cohort in enumerate(case["selected"]):
             tables = np.zeros((len(case["h"]), tapes.shape[2], tapes.shape[3] + 1))
             tables[..., -1] = case["h"][:, None]
@@ -495,6 +513,37 @@ class Tapes:
         """A leaf after each round, transposed as in PyTorch."""
         leaves = np.stack([np.asarray(tree.leaves_by_path(where(state))[f"params/{path}"]) for state in self.states])
         return leaves.swapaxes(-1, -2) if leaves.ndim > 2 and not path.startswith("classifier") else leaves
+
+
+class DualTapes(Tapes):
+    """Tapes of both adapters behind each other."""
+
+    def start(self, key, inputs):
+        variables = super().start(key, inputs)
+        for name in SIZES:
+            layer = variables["params"][name]
+            drawn = jnp.asarray(self.case[f"local_A_init/{name}"][0].T)
+            layer |= {"local_a": drawn, "local_b": jnp.zeros_like(layer["lora_b"])}
+        return {**variables, "adapter": {"scale": jnp.asarray(self.scale), "local_scale": jnp.zeros(())}}
+
+    def first_state(self, round: Round, data: ClientData) -> State:
+        """The adapters of clients begin with other random A."""
+        state = super().first_state(round, data)
+        drawn = {name: {"local_a": self.case[f"local_A_init/{name}"].swapaxes(1, 2)} for name in SIZES}
+        personal = tree.merge(state.clients.personal, jax.tree.map(jnp.asarray, {"params": drawn}))
+        return state._replace(clients=state.clients._replace(personal=personal))
+
+    def tapes(self) -> np.ndarray:
+        parts = [self.case[f"local_tapes/{name}"].swapaxes(-1, -2) for name in SIZES]
+        local = [part.reshape(*part.shape[:3], -1) for part in parts]
+        return np.concatenate([super().tapes(), *local, np.zeros(self.case["head_tapes"].shape)], axis=-1)
+
+    @staticmethod
+    def objective(forward: ForwardPass) -> Array:
+        tapes = jnp.split(forward.batch.inputs[0, :-1], 2)
+        tape = jnp.where(forward.state["adapter"]["local_scale"] > 0, tapes[1], tapes[0])
+        batch = forward.batch._replace(inputs=jnp.append(tape, forward.batch.inputs[0, -1])[None])
+        return Tapes.objective(forward._replace(batch=batch))
 
 
 def own(state: State) -> dict:
@@ -573,6 +622,23 @@ def rounds_with_pruned_adapters(case: Case) -> Comparisons:
         ranks = np.minimum(ranks, np.stack([state.clients.memory["rank"] for state in tapes.states]))
     yield case.compare("ranks_after", ranks)
     case.excuse("weights/*", "the means above are of these weights")
+
+
+@covers("feddpa", "tape_*")
+def rounds_with_two_adapters(case: Case) -> Comparisons:
+    mix = case.meta["mix"]
+    tapes = DualTapes(case, feddpa, mix=mix)
+    yield case.compare("head", tapes.read("classifier/head"))
+    for name in SIZES:
+        kernel, a, b = case[f"W0/{name}"], tapes.read(f"{name}/lora_a"), tapes.read(f"{name}/lora_b")
+        own_a, own_b = tapes.read(f"{name}/local_a", own), tapes.read(f"{name}/local_b", own)
+        yield case.compare(f"A/{name}", a)
+        yield case.compare(f"B/{name}", b)
+        yield case.compare(f"W_eff/{name}", kernel + tapes.scale * b @ a)
+        yield case.compare(f"local_A/{name}", own_a)
+        yield case.compare(f"local_B/{name}", own_b)
+        mixed = kernel + tapes.scale * ((1 - mix) * (b @ a)[:, None] + mix * own_b @ own_a)
+        yield case.compare(f"personal_W_eff/{name}", mixed)
 
 
 @covers("fedsalora", "tape_*")

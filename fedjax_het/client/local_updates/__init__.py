@@ -1,6 +1,12 @@
 """Local updates: training of a client within a round."""
 
-from fedjax_het.client.local_updates._combinations import alternating, sequential, with_own_model
+from fedjax_het.client.local_updates._combinations import (
+    alternating,
+    delayed,
+    sequential,
+    with_own_model,
+    wrap_training,
+)
 from fedjax_het.client.local_updates._sgd import (
     LearningRate,
     Training,
@@ -17,9 +23,11 @@ __all__ = [
     "TrainingWithoutMomentum",
     "TrainingWithoutRate",
     "alternating",
+    "delayed",
     "pop_optimizer",
     "sequential",
     "sgd",
     "split_training",
     "with_own_model",
+    "wrap_training",
 ]

@@ -63,6 +63,29 @@ def alternating(even: LocalUpdate, odd: LocalUpdate) -> LocalUpdate:
     return _combine(train, np.maximum, even, odd)
 
 
+def delayed(local_update: LocalUpdate, rounds: int = 1) -> LocalUpdate:
+    """Take no step in the first rounds of a run, and train from then on.
+
+    Args:
+        local_update: A local update that reads view.max_steps, as `sgd` does.
+        rounds: The number of rounds without a step.
+    """
+
+    def train(rule: Callable, problem: Problem, view: ClientView, key: Key) -> Trained:
+        limit = jnp.iinfo(jnp.int32).max if view.max_steps is None else view.max_steps
+        return rule(problem, view._replace(max_steps=jnp.where(view.received.round < rounds, 0, limit)), key)
+
+    return wrap_training(local_update, train)
+
+
+def wrap_training(local_update: LocalUpdate, train: Callable[..., Trained]) -> LocalUpdate:
+    """A local update whose training is `train` of (its own training, problem, view, key)."""
+    with_drift = local_update.train_with_drift
+    return local_update._replace(
+        train=partial(train, local_update.train), train_with_drift=with_drift and partial(train, with_drift)
+    )
+
+
 def with_own_model(common: LocalUpdate, own: LocalUpdate) -> LocalUpdate:
     """Train the received model with one local update, and then the client's personal model with another.
 
