@@ -6,13 +6,13 @@ from typing import Any, Literal, Unpack
 
 from fedjax_het.algorithm import Algorithm, LocalUpdate
 from fedjax_het.client.local_updates import Training, alternating, delayed, sequential, sgd, split_training
-from fedjax_het.client.low_rank import at_mixture, mixed_adapters
+from fedjax_het.client.low_rank import adapters_mixed_by_input, at_mixture, mixed_adapters
 from fedjax_het.client.objectives import cross_entropy
 from fedjax_het.models import LowRank, dual_lora, freeze, lora, lora_scale, server_kernels
 from fedjax_het.server.aggregators import mean, mean_with_corrected_b, mean_with_exact_products
 from fedjax_het.server.weightings import WeightingOrName
 from fedjax_het.sharing import HEAD, personal
-from fedjax_het.validation import Fraction, NonNegative, validate_arguments
+from fedjax_het.validation import CountOrZero, Fraction, NonNegative, validate_arguments
 
 
 class LowRankTraining(Training, LowRank, total=False):
@@ -192,25 +192,32 @@ def lorafair(
 
 @validate_arguments
 def feddpa(
-    mix: Fraction = 0.5, weighting: WeightingOrName = "uniform", **options: Unpack[LowRankTraining]
+    mix: Fraction = 0.5,
+    num_references: CountOrZero = 5,
+    *,
+    weighting: WeightingOrName = "uniform",
+    **options: Unpack[LowRankTraining],
 ) -> Algorithm:
     """FedDPA: average an adapter as FedIT, and train another per client.
 
         from round 1 on:  (A'_i, B'_i) <- SGD(F_i of W + (1 - a) s A B + a s A' B', start at (A'_i, B'_i)), A, B fixed
         then:  (A_i, B_i) = SGD(F_i of W + s A B, start at (A, B)),   A <- sum_i p_i A_i,   B <- sum_i p_i B_i
-        client i has W + (1 - a) s A B + a s A'_i B'_i
+        input x of client i:  W + (1 - a c) s A B + a c s A'_i B'_i,   c = mean_j cos(h(x), h(x_j))
+
+    h are the features with W + s A'_i B'_i, and x_j examples of the client's training data.
 
     Communication: A, B and the head, down and up. Client state: A'_i and B'_i; a client that has never taken part after
-    round 0 has B'_i = 0. Cost: twice the steps of FedIT.
+    round 0 has B'_i = 0. Cost: twice the steps of FedIT, and two forward passes per prediction.
 
     Setting: r = 8, alpha = 16 on the query and value projections of LLaMA-7B, 8 clients with a task each, 20 rounds, 10
     epochs, equal weights.
-    Deviations from the code: a is constant, where the code sets it for each input by the similarity of its hidden state
-    to those of five training examples; a client keeps its own adapter, where the code restarts it unless the client
-    also took part in the round before; all clients' A' begin equal.
+    Deviations from the code: h is the mean over positions, where the features have any, and the last token's in the
+    code; a client keeps its own adapter, where the code restarts it unless the client also took part in the round
+    before; all clients' A' begin equal.
 
     Args:
         mix: Share a of the client's own adapter (default .5). 0: FedIT, and an own adapter that is not used.
+        num_references: The number of examples x_j, drawn with replacement (default 5). 0: c = 1, a constant mixture.
         weighting: Client weights p_i: "uniform" (default, as in the code) or "samples" (n_i / n).
         options: As in `fedit`.
 
@@ -226,7 +233,9 @@ def feddpa(
         local_update=sequential(delayed(at_mixture(own, mix, scale)), at_mixture(common, 0.0, scale)),
         adapt=dual_lora(**adapters),
         sharing=personal("*/local_a", "*/local_b"),
-        personalize=mixed_adapters(mix, scale),
+        personalize=(
+            adapters_mixed_by_input(mix, scale, num_references) if num_references else mixed_adapters(mix, scale)
+        ),
     )
 
 

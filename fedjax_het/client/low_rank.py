@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_het import tree
-from fedjax_het.algorithm import LocalUpdate, Problem, StartRule, Term
+from fedjax_het.algorithm import LocalUpdate, Personalization, Problem, StartRule, Term
 from fedjax_het.client.local_updates import wrap_training
 from fedjax_het.errors import InputError
 from fedjax_het.problem import ForwardPass
@@ -125,13 +125,30 @@ def mixed_adapters(mix: float | Array, scale: float) -> StartRule:
         mix: Share of the client's own adapter.
         scale: Scale s of both.
     """
+    return lambda problem, view, key: _at_scales(view.local, (1 - mix) * scale, mix * scale)
 
-    def mixed(problem: Problem, view: ClientView, key: Key) -> Variables:
-        dtype = view.local["adapter"]["scale"].dtype
-        scales = {"scale": (1 - mix) * scale, "local_scale": mix * scale}
-        return view.local | {"adapter": {name: jnp.asarray(value, dtype) for name, value in scales.items()}}
 
-    return mixed
+def adapters_mixed_by_input(mix: float | Array, scale: float, num_references: int) -> Personalization:
+    """The client's variables, in which each input determines the share of the client's own adapter.
+
+        W + (1 - mix c) s A B + mix c s A' B',   c: mean cosine of the input's features to those of training examples
+
+    Features are those of the model with W and A' B' alone, see `models.dual_lora`.
+
+    Args:
+        mix: Largest share of the client's own adapter.
+        scale: Scale s of both.
+        num_references: The number of training examples, which are drawn with replacement.
+    """
+
+    def personalize(problem: Problem, view: ClientView, key: Key) -> Variables:
+        rows = view.data.train
+        drawn = rows.index[jax.random.randint(key, (num_references,), 0, jnp.maximum(rows.count, 1))]
+        batch = problem.batch(view.data, drawn, jnp.asarray(num_references), 0, num_references)
+        variables = _at_scales(view.local, scale, mix * scale)
+        return variables | {"adapter": variables["adapter"] | {"references": batch.inputs}}
+
+    return personalize
 
 
 def at_mixture(local_update: LocalUpdate, mix: float, scale: float) -> LocalUpdate:
@@ -142,6 +159,11 @@ def at_mixture(local_update: LocalUpdate, mix: float, scale: float) -> LocalUpda
         return rule(problem, view._replace(local=mixed(problem, view, key)), key)
 
     return wrap_training(local_update, train)
+
+
+def _at_scales(variables: Variables, scale: float | Array, local_scale: float | Array) -> Variables:
+    dtype, scales = variables["adapter"]["scale"].dtype, {"scale": scale, "local_scale": local_scale}
+    return variables | {"adapter": {name: jnp.asarray(value, dtype) for name, value in scales.items()}}
 
 
 def _current_rank(view: ClientView, ranks: Sequence[int]) -> Array:

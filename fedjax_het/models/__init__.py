@@ -16,12 +16,13 @@ from fedjax_het.models._clip import clip
 from fedjax_het.models._cnn import cnn, lenet
 from fedjax_het.models._context import ContextSettings, Position, context
 from fedjax_het.models._densenet import DENSENET_NAMES, densenet121, harmofl_densenet
+from fedjax_het.models._dual_lora import dual_lora
 from fedjax_het.models._efficientnet import EFFICIENTNET_NAMES, efficientnet_lite0
 from fedjax_het.models._frozen import freeze, no_adapter, train_only
 from fedjax_het.models._gpt2 import GPT2_NAMES, gpt2
 from fedjax_het.models._layers import Conv, UpConv, avg_pool, max_pool
 from fedjax_het.models._llama import LLAMA_NAMES, llama
-from fedjax_het.models._lora import AdapterSettings, LowRank, dual_lora, lora, lora_scale, server_kernels
+from fedjax_het.models._lora import AdapterSettings, LowRank, lora, lora_scale, server_kernels
 from fedjax_het.models._mlp import mlp
 from fedjax_het.models._model import from_flax
 from fedjax_het.models._norms import NORMS, norm

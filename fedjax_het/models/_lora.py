@@ -21,7 +21,7 @@ from fedjax_het.types import Array, Context, Key, Leaf, Model, Named, Params, Va
 from fedjax_het.validation import Count, FractionBelowOne, Positive, may_be_nonzero, validate_arguments
 
 LORA_A, LORA_B = "lora_a", "lora_b"
-_SHARED, _LOCAL = "lora", "local"
+SHARED, LOCAL = "lora", "local"
 _DENSE, _CONVOLUTIONS = (nn.Dense,), (nn.Conv, Conv)
 
 
@@ -85,44 +85,12 @@ def lora(
         Stabilization Scaling Factor for Fine-Tuning with LoRA, 2023. Zhang, Vahidian, Kuo et al., Towards Building the
         Federated GPT: Federated Instruction Tuning, ICASSP 2024 (FedIT). Initialization as in the library peft.
     """
-    return _add_adapters(
-        (_SHARED,), rank, lora_scale(rank, alpha, rank_stabilized), targets, dropout, train_head, own_scale
+    return add_adapters(
+        (SHARED,), rank, lora_scale(rank, alpha, rank_stabilized), targets, dropout, train_head, own_scale
     )
 
 
-@validate_arguments
-def dual_lora(
-    rank: Count = 8,
-    alpha: Positive | None = None,
-    *,
-    targets: str | Sequence[str] = "*",
-    rank_stabilized: bool = False,
-    dropout: FractionBelowOne = 0.0,
-    train_head: bool = True,
-) -> Callable[[Model], Model]:
-    """Freeze a model, and add two trained low-rank terms to the chosen layers, one of them for a client's own use.
-
-        y = x W + b + s (x A) B + s' (x A') B'
-
-    A' and B' are the leaves local_a and local_b of a layer, which begin as A and B do, with another random A'. The
-    scales are the leaves adapter/scale s and adapter/local_scale s', which is 0 at first.
-
-    Args:
-        rank: As in `lora`, as are all arguments.
-        alpha: As in `lora`.
-        targets: As in `lora`.
-        rank_stabilized: As in `lora`.
-        dropout: As in `lora`.
-        train_head: As in `lora`.
-
-    Raises:
-        InputError: As for `lora`.
-    """
-    scale = lora_scale(rank, alpha, rank_stabilized)
-    return _add_adapters((_SHARED, _LOCAL), rank, scale, targets, dropout, train_head, True)
-
-
-def _add_adapters(
+def add_adapters(
     names: Sequence[str],
     rank: int,
     scale: float,
@@ -131,9 +99,12 @@ def _add_adapters(
     train_head: bool,
     own_scale: bool,
 ) -> Callable[[Model], Model]:
-    """Add the leaves NAME_a and NAME_b to layers; of several adapters, all but the first begin with the scale 0."""
+    """Add the leaves NAME_a and NAME_b to layers; of several adapters, all but the first begin with the scale 0.
+
+    A scale that is a leaf may be a number, or one for each example of a batch.
+    """
     patterns = to_patterns(targets)
-    scale_leaves = {name: "scale" if name == _SHARED else f"{name}_scale" for name in names}
+    scale_leaves = {name: "scale" if name == SHARED else f"{name}_scale" for name in names}
 
     def adapt(model: Model) -> Model:
         def init_layer(key: Key, kernel: Array) -> Params:
@@ -222,7 +193,9 @@ def _add_terms(scales: Mapping[str, float | Array], dropout: float = 0.0) -> Cal
             return outputs
         for name, scale in scales.items():
             if layer.has_variable("params", f"{name}_a"):
-                outputs = outputs + (scale * compute_term(layer, name, args[0])).astype(outputs.dtype)
+                term = compute_term(layer, name, args[0])
+                factor = tree.add_axes(jnp.asarray(scale), term.ndim) if jnp.ndim(scale) else scale
+                outputs = outputs + (factor * term).astype(outputs.dtype)
         return outputs
 
     def compute_term(layer: nn.Module, name: str, inputs: Array) -> Array:

@@ -9,6 +9,7 @@ from fedjax_het.algorithms import hetlora
 from fedjax_het.client.local_updates import delayed, sgd
 from fedjax_het.client.low_rank import client_ranks
 from fedjax_het.errors import InputError
+from fedjax_het.types import Context
 from tests.golden.toy_leaves import own_models
 from tests.harness import compose, difference, federation, run
 
@@ -106,7 +107,7 @@ def test_own_adapters_are_trained_after_the_first_round(dual):
 @pytest.mark.parametrize("mix", [0.0, 0.3])
 def test_a_personal_model_of_feddpa_mixes_both_adapters(dual, mix):
     state = dual[2]
-    round = compose("feddpa", norm="none", options={"mix": mix, "rank": 3, "alpha": 6.0})
+    round = compose("feddpa", norm="none", options={"mix": mix, "rank": 3, "alpha": 6.0, "num_references": 0})
     whole = own_models(round, state, federation().data)
     np.testing.assert_allclose(whole["adapter"]["scale"], 2 * (1 - mix), rtol=1e-6)
     np.testing.assert_allclose(whole["adapter"]["local_scale"], 2 * mix, rtol=1e-6)
@@ -122,3 +123,29 @@ def test_a_delayed_update_takes_no_step_at_first():
     start = train(delayed(training, 2), 0)
     assert difference(start, train(delayed(training, 2), 2)) == 0 < difference(start, train(delayed(training, 2), 3))
     assert difference(train(training, 1), train(delayed(training, 0), 1)) == 0
+
+
+def test_each_input_determines_the_share_of_the_own_adapter(dual):
+    """The mean cosine to the client's examples, in NumPy, and logits at the share of each input."""
+    state, key = dual[2], jax.random.key(3)
+    round = compose("feddpa", norm="none", options={"rank": 3, "alpha": 6.0, "mix": 0.4, "num_references": 4})
+    problem = round.problem.bind(state.server.frozen, state.server.base)
+    inputs = problem.prepare(federation().examples.inputs[:6])
+    whole = tree.take(own_models(round, state, federation().data), 1)
+
+    def run_at(scale, local_scale, inputs=inputs):
+        variables = {**whole, "adapter": {"scale": scale, "local_scale": local_scale}}
+        context = Context(np.ones(len(inputs), np.float32), 0, key, False)
+        features = problem.model.encode(variables, inputs, context)[0][0]
+        return np.asarray(features), np.asarray(problem.model.classify(whole["params"], features))
+
+    (features, _), (references, _) = run_at(0.0, 2.0), run_at(0.0, 2.0, whole["adapter"]["references"])
+    unit = [x / np.linalg.norm(x, axis=1, keepdims=True) for x in (features, references)]
+    similarity = (unit[0] @ unit[1].T).mean(axis=1)
+    assert references.shape == (4, 8) and np.ptp(similarity) > 1e-3
+    context = Context(np.ones(len(inputs), np.float32), 0, key, False)
+    ours = problem.model.classify(whole["params"], problem.model.encode(whole, inputs, context)[0][0])
+    for index, share in enumerate(0.4 * similarity):
+        expected = run_at(2.0 * (1 - share), 2.0 * share)[1][index]
+        np.testing.assert_allclose(ours[index], expected, rtol=1e-4, atol=1e-5)
+    assert difference(run_at(2.0 * 0.6, 2.0 * 0.4)[1], ours) > 1e-5

@@ -108,8 +108,9 @@ def own_models(round: Round, state: State, data: ClientData) -> Variables:
     @jax.jit
     def variables(state: State, data: ClientData) -> Variables:
         members = cohort_members(state.clients, cohort_data(data, everyone), everyone, jax.random.key(0))
-        received = Broadcast(state.server.round, state.server.shared, state.server.published)
-        common = Common(received, data.examples)
+        server = state.server
+        received = Broadcast(server.round, server.shared, server.published, base=server.base)
+        common = Common(received, data.examples, server.frozen)
         return jax.vmap(lambda member: personal_variables(round.personalize, round.problem, common, member))(members)
 
     return variables(state, data)
