@@ -16,9 +16,9 @@ from fedjax_het.types import Examples, Rows
 from tests.harness import (
     ROUNDING,
     algorithm,
+    all_quick_for,
     compose,
     difference,
-    every_algorithm_slowly,
     federation,
     is_equal,
     map_rows,
@@ -28,7 +28,7 @@ from tests.harness import (
 )
 
 
-@every_algorithm_slowly
+@all_quick_for("fedld")
 def test_clients_that_drop_out_are_not_counted(name):
     round = compose(name, participation=participation.bernoulli(0.5, among=participation.uniform(4)))
     state, metrics = run(round, rounds=6)
@@ -38,7 +38,7 @@ def test_clients_that_drop_out_are_not_counted(name):
     assert bool(tree.is_finite(state))
 
 
-@every_algorithm_slowly
+@all_quick_for("fedld")
 def test_a_round_without_reports_does_not_change_the_state(name):
     round = compose(name, participation=participation.bernoulli(1e-30))  # no client, in practice
     before = round.init(jax.random.key(0), federation().data)
@@ -49,14 +49,14 @@ def test_a_round_without_reports_does_not_change_the_state(name):
 
 
 @pytest.mark.extended
-@every_algorithm_slowly
+@all_quick_for("fedld")
 def test_training_with_one_client_stays_finite(name):
     alone = map_rows(federation().data, lambda rows: Rows(rows.index[-1:], rows.count[-1:]))
     state, _ = run(compose(name, num_clients=1), rounds=2, data=alone)
     assert bool(tree.is_finite(state))
 
 
-@every_algorithm_slowly
+@all_quick_for("fedld")
 def test_a_client_without_examples_does_not_change_the_result(name):
     empty = map_rows(
         federation().data,
@@ -86,7 +86,7 @@ def test_a_round_with_a_nonfinite_aggregate_is_rejected(name):
     assert (int(state.counters.reports), int(state.counters.nonfinite)) == (5, 10)
 
 
-@every_algorithm_slowly
+@all_quick_for("fedld")
 def test_nan_of_one_client_reaches_no_other(name):
     """The client is left out and counted, as if it had dropped out."""
     healthy = federation()
@@ -106,7 +106,7 @@ def test_nan_of_one_client_reaches_no_other(name):
 
 
 @pytest.mark.extended
-@every_algorithm_slowly
+@all_quick_for("fedld")
 def test_with_identical_clients_the_servers_step_is_theirs(name):
     """Without conflicts, every rule gives a result between the clients' updates, leaf entry by leaf entry, or,
     if its aggregator extrapolates, between them and a multiple of them.
@@ -126,7 +126,7 @@ def test_with_identical_clients_the_servers_step_is_theirs(name):
         assert np.all(step <= np.max(update, axis=0) + slack)
 
 
-@every_algorithm_slowly
+@all_quick_for("fedld")
 @pytest.mark.parametrize(
     "still", [(0, 1, 2, 3, 4), pytest.param((2,), marks=pytest.mark.slow)], ids=["everyone", "one"]
 )

@@ -57,6 +57,7 @@ def view_of(client: int, published: dict | None = None) -> ClientView:
                       jnp.zeros(()), jnp.asarray(client))  # fmt: skip
 
 
+@pytest.mark.extended
 def test_amplitudes_are_those_of_other_known_clients_each_as_likely():
     """Client i's j-th image has the amplitude 10 i + j."""
     amplitudes = (10.0 * np.arange(5)[:, None] + np.arange(4)).reshape(5, 4, 1, 1, 1)

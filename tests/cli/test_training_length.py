@@ -145,6 +145,7 @@ def test_runs_of_one_program_stop_each_at_its_own_round(config, tmp_path):
     assert ends[0][0] == ends[0][1] and ends[1][0] == ends[1][1] and ends[0] != ends[1]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

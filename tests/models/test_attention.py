@@ -26,6 +26,7 @@ def random_variables(module, *inputs):
     )
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("is_causal", [False, True])
 def test_attention_and_its_first_weights_are_those_of_flax(is_causal):
     theirs, ours = nn.MultiHeadDotProductAttention(4), Attention(4, is_causal=is_causal)
@@ -38,6 +39,7 @@ def test_attention_and_its_first_weights_are_those_of_flax(is_causal):
     np.testing.assert_allclose(ours.apply({"params": given}, X), expected, atol=1e-6)
 
 
+@pytest.mark.extended
 def test_a_fused_projection_is_the_three_projections_beside_each_other():
     separate, fused = Attention(4, 2, 6, use_bias=True), Attention(4, 2, 6, is_fused=True)
     params = random_variables(separate)["params"]
@@ -48,6 +50,7 @@ def test_a_fused_projection_is_the_three_projections_beside_each_other():
     np.testing.assert_allclose(y, separate.apply({"params": params}, X), atol=1e-6)
 
 
+@pytest.mark.extended
 def test_grouped_queries_share_the_keys_and_values_of_their_group():
     grouped, all_heads = Attention(4, 2), Attention(4)
     params = random_variables(grouped)["params"]
@@ -83,6 +86,7 @@ def test_rotary_scores_depend_on_distances_alone():
     assert not np.allclose(run(0.0), attention.apply(variables, X), atol=1e-3)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("is_post_norm", [False, True])
 def test_a_block_follows_its_formula(is_post_norm):
     block = Block(partial(Attention, 2), 16, is_post_norm=is_post_norm, activation="swiglu", layer_scale=1e-2)

@@ -82,6 +82,7 @@ def test_vectors_stand_before_around_or_behind_the_name(position, places, texts)
     assert [part.tolist() for part in found] == [texts, places]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("network", "adapt", "message"),
     [
@@ -129,6 +130,7 @@ def test_features_of_images_can_be_computed_once(tmp_path):
     assert difference(whole.state.server.shared, cached.state.server.shared) < 1e-4
 
 
+@pytest.mark.extended
 def test_a_plan_has_its_mass_and_with_one_text_it_is_uniform_over_patches():
     similarity = jax.random.uniform(KEY, (2, 3, 5, 4), minval=-1.0)
     for mass in (0.5, 0.8, 1.0):

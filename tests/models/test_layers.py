@@ -104,6 +104,7 @@ def gradients_of_max_pool(x, kind):
     return [jax.grad(weighted)(x, pool) for pool in POOLS[kind]]
 
 
+@pytest.mark.extended
 def test_pools_match_flax():
     for size in ((4, 6), (5, 7)):
         x = jax.random.normal(KEY, (2, *size, 3))

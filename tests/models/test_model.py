@@ -175,6 +175,7 @@ def test_invalid_settings_are_refused(name, settings, message):
         MODELS[name](**{"num_classes": 7} | settings)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("name", "inputs", "message"),
     [

@@ -175,6 +175,7 @@ def test_an_unbiased_compressor_with_feedback_is_divided_by_its_variance_and_one
     assert norms[200:].max() < 2 * (1 + variance) * np.linalg.norm(UPDATE)
 
 
+@pytest.mark.extended
 def test_every_entry_sent_is_the_update_itself():
     np.testing.assert_array_equal(compress(top_k(1.0), UPDATE), UPDATE)
     np.testing.assert_array_equal(compress(random_k(1.0), UPDATE), UPDATE)

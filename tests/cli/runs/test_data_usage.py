@@ -176,6 +176,7 @@ def test_unmeasured_figures_are_absent_and_personal_models_are_scored(finished):
     assert all(0 <= float(row["personal_test_accuracy"]) <= 1 for row in rows)
 
 
+@pytest.mark.extended
 def test_comparison_and_report_show_measured_figures_with_their_examples(finished):
     found = {table.name: table for table in result_tables([LabeledRun("fedbn", RunResults(finished[0]))])}
     assert found.keys() == {"test", "personal_test"}

@@ -45,6 +45,7 @@ def test_a_bfloat16_upload_has_half_the_bytes():
     assert bytes_up[1] == bytes_up[0] / 2
 
 
+@pytest.mark.extended
 def test_statistics_that_are_averaged_stay_in_float32():
     round, data, key = compose("fedld", options=PACKED), federation().data, jax.random.key(0)
     update = jax.eval_shape(round.step_with_messages, round.init(key, data), data, key)[2].uploads.update

@@ -63,6 +63,7 @@ def select(monkeypatch, tmp_path):
     return select
 
 
+@pytest.mark.extended
 def test_without_a_limit_everything_is_on_the_device(select):
     assert select(vmapped, None)[0] == ("device", "device")
 

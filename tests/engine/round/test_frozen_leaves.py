@@ -51,6 +51,7 @@ def test_frozen_leaves_stay_as_they_are(name):
     assert not any("dense_0" in path for path in tree.describe_leaves((state.server.shared, state.clients)))
 
 
+@pytest.mark.extended
 def test_freezing_all_but_the_head_equals_training_the_head_alone():
     masked = run(network=model("none"), change={"local_update": algorithm("fedavg", only=HEAD).local_update})
     frozen = run(network=models.train_only(HEAD)(model("none")))
@@ -69,6 +70,7 @@ def test_layouts_and_streamed_states_give_the_same_results(options):
     assert difference(plain.state.server, other.state.server) < 1e-5
 
 
+@pytest.mark.extended
 def test_frozen_kernels_have_no_client_axis_and_no_gradient():
     def lowered(network):
         simulation = Simulation(algorithm("fedavg"), network, federation(), rounds=1, layout=vmapped)
@@ -148,6 +150,7 @@ def test_frozen_norms_and_dropout_compute_as_in_evaluation(as_attribute):
     assert kept.all() and (np.asarray(trained) == 0).any()
 
 
+@pytest.mark.extended
 def test_the_server_alone_changes_base_leaves_and_sends_them():
     def update(problem, state, view):
         step = jax.tree.map(jnp.ones_like, view.received.base)

@@ -109,6 +109,7 @@ def test_an_older_checkpoint_can_still_be_restored(tmp_path):
     assert is_equal(with_all_client_states(advance_in_blocks(simulation, 3)), with_all_client_states(older))
 
 
+@pytest.mark.extended
 def test_a_damaged_file_of_client_states_is_refused(tmp_path):
     simulation = build_off_device()
     advance_in_blocks(simulation, 2, directory=tmp_path)

@@ -89,6 +89,7 @@ def test_printed_values_of_fl_simulator_are_those_of_its_table(what, place):
     assert set(fl_simulator.METHODS) - set(printed) == {"FedSAM"}
 
 
+@pytest.mark.extended
 def test_the_published_setting_of_fl_simulator():
     for what, size in (("100_clients", 50), ("200_clients", 25)):
         runs = fl_simulator.EXPERIMENTS[what].make_runs("paper", {}, {})

@@ -65,6 +65,7 @@ def test_a_single_dominant_update_is_kept_and_the_mean_follows_it(seed):
     assert along >= (1 - 1e-9) * stack[chosen] @ stack[chosen] / 6
 
 
+@pytest.mark.extended
 @seeds
 @few
 def test_dominance_does_not_depend_on_the_scale_of_updates_and_losses(seed):

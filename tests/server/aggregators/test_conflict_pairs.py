@@ -44,6 +44,7 @@ def test_no_update_grows_and_none_opposes_its_last_partner(seed):
     assert np.all(np.sum(out * stack[last], axis=1) >= -1e-9)
 
 
+@pytest.mark.extended
 @seeds
 @few
 def test_no_conflict_test_increases_the_length_of_an_update(seed):

@@ -118,6 +118,7 @@ def test_the_sign_of_an_axis_does_not_change_the_result(correction, projection, 
         monkeypatch.undo()
 
 
+@pytest.mark.extended
 def test_two_opposite_clients_cancel_as_in_the_mean():
     stack = np.stack([STACK[0], -STACK[0]])
     close(combine(principal_directions(), stack, [3, 1]), 0.5 * STACK[0])
