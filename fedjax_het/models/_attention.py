@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from fedjax_het.models._dense import Dense
+from fedjax_het.models._norms import LayerNorm
 from fedjax_het.types import Array
 
 Activation = Literal["relu", "gelu", "gelu_tanh", "quick_gelu", "swiglu"]
@@ -60,10 +61,19 @@ class Attention(nn.Module):
     use_output_bias: bool = True
 
     @nn.compact
-    def __call__(self, x: Array, mask: Array | None = None, rotation: Rotation | None = None) -> Array:
-        """Attend to the keys that `mask` [batch, length] allows, after rotating queries and keys."""
+    def __call__(
+        self,
+        x: Array,
+        mask: Array | None = None,
+        rotation: Rotation | None = None,
+        num_queries: int | None = None,
+    ) -> Array:
+        """Attend to the keys that `mask` [batch, length] allows, after rotating queries and keys.
+
+        With `num_queries`, only the first positions attend, and are returned; not with rotations or causal attention.
+        """
         size = self.head_size or x.shape[-1] // self.num_heads
-        query, key, value = (y.reshape(*y.shape[:-1], -1, size) for y in self._project(x, size))
+        query, key, value = (y.reshape(*y.shape[:-1], -1, size) for y in self._project(x, size, num_queries))
         if rotation is not None:
             query, key = (_rotate(y, rotation) for y in (query, key))
         allowed = None if mask is None else mask[:, None, :].astype(bool)
@@ -74,13 +84,15 @@ class Attention(nn.Module):
         y = y.reshape(*y.shape[:2], -1)
         return Dense(x.shape[-1], self.use_output_bias, name="out")(y)
 
-    def _project(self, x: Array, size: int) -> list[Array]:
+    def _project(self, x: Array, size: int, num_queries: int | None) -> list[Array]:
         features, kv_features = self.num_heads * size, (self.num_kv_heads or self.num_heads) * size
         if self.is_fused:
             y = Dense(features + 2 * kv_features, self.use_bias, name="qkv")(x)
-            return jnp.split(y, [features, features + kv_features], axis=-1)
+            query, key, value = jnp.split(y, [features, features + kv_features], axis=-1)
+            return [query[:, :num_queries], key, value]
         sizes = {"query": features, "key": kv_features, "value": kv_features}
-        return [Dense(size, self.use_bias, name=name)(x) for name, size in sizes.items()]
+        inputs = {"query": x[:, :num_queries]}
+        return [Dense(size, self.use_bias, name=name)(inputs.get(name, x)) for name, size in sizes.items()]
 
 
 def _attend(query: Array, key: Array, value: Array, allowed: Array | None) -> Array:
@@ -114,7 +126,7 @@ class Block(nn.Module):
     Args:
         attention: Makes the attention, such as `partial(Attention, num_heads=4)`.
         hidden: The number of hidden units of the mlp.
-        norm: Makes a norm, such as `partial(nn.LayerNorm, epsilon=1e-5)`.
+        norm: Makes a norm, such as `partial(LayerNorm, epsilon=1e-5)`.
         activation: "gelu" uses the error function, "gelu_tanh" the tanh approximation; "quick_gelu" is x sigmoid(1.702
             x).
         is_post_norm: Whether norms follow the residual sums.
@@ -126,7 +138,7 @@ class Block(nn.Module):
 
     attention: Callable[..., Attention]
     hidden: int
-    norm: Callable[..., nn.Module] = nn.LayerNorm
+    norm: Callable[..., nn.Module] = LayerNorm
     activation: Activation = "gelu"
     is_post_norm: bool = False
     use_bias: bool = True
@@ -135,16 +147,22 @@ class Block(nn.Module):
 
     @nn.compact
     def __call__(
-        self, x: Array, is_training: bool, mask: Array | None = None, rotation: Rotation | None = None
+        self,
+        x: Array,
+        is_training: bool,
+        mask: Array | None = None,
+        rotation: Rotation | None = None,
+        num_outputs: int | None = None,
     ) -> Array:
+        """With `num_outputs`, return the first positions only."""
         attention = self.attention(name="attention")
-        for index, branch in enumerate((lambda x: attention(x, mask, rotation), self._mlp)):
+        for index, branch in enumerate((lambda x: attention(x, mask, rotation, num_outputs), self._mlp)):
             norm = self.norm(name=f"norm_{index}")
             y = branch(x if self.is_post_norm else norm(x))
             if self.layer_scale is not None:
                 initial = nn.initializers.constant(self.layer_scale)
                 y = y * self.param(f"layer_scale_{index}", initial, (x.shape[-1],)).astype(y.dtype)
-            x = x + nn.Dropout(self.dropout, deterministic=not is_training)(y)
+            x = x[:, :num_outputs] + nn.Dropout(self.dropout, deterministic=not is_training)(y)
             x = norm(x) if self.is_post_norm else x
         return x
 

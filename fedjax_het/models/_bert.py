@@ -10,6 +10,7 @@ from flax import linen as nn
 from fedjax_het.models._attention import Activation, Attention, Block
 from fedjax_het.models._dense import Dense
 from fedjax_het.models._model import Network, NumClasses, from_flax
+from fedjax_het.models._norms import LayerNorm
 from fedjax_het.models._pretrained import Naming, starting_from
 from fedjax_het.models._tokens import (
     ACTIVATIONS,
@@ -125,7 +126,7 @@ class Encoder(Network):
     def encode(self, x: Array, mask: Array, is_training: bool) -> Array:
         tokens, types = (x[..., 0], x[..., 1]) if x.ndim == 3 and self.token_types else (x, jnp.zeros_like(x))
         check_tokens("a text encoder", tokens, self.max_length - self.first_position)
-        is_token, norm = tokens >= 0, partial(nn.LayerNorm, epsilon=self.epsilon, use_fast_variance=False)
+        is_token, norm = tokens >= 0, partial(LayerNorm, epsilon=self.epsilon)
         x = nn.Embed(self.vocabulary, self.features, name="embedding")(jnp.maximum(tokens, 0))
         positions = count_positions(is_token) + self.first_position
         x = x + nn.Embed(self.max_length, self.features, name="positions")(positions)

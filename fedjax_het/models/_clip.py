@@ -17,6 +17,7 @@ from fedjax_het.errors import InputError
 from fedjax_het.models._attention import Activation, Attention, Block
 from fedjax_het.models._dense import Dense, multiply
 from fedjax_het.models._model import NumClasses, from_flax
+from fedjax_het.models._norms import LayerNorm
 from fedjax_het.models._pretrained import Naming, starting_from
 from fedjax_het.models._tokens import check_heads, check_tokens
 from fedjax_het.models._vision_names import CLIP_NAMES
@@ -94,7 +95,7 @@ class ClipTexts(nn.Module):
     def __call__(self, tokens: HostArray, context: Array | None = None, places: HostArray | None = None) -> Array:
         """Encode texts whose embeddings at `places` [text, number] are `context` [text or 1, number, feature]."""
         check_tokens("a text tower", tokens, self.max_length)
-        norm = partial(nn.LayerNorm, self.epsilon, use_fast_variance=False)
+        norm = partial(LayerNorm, self.epsilon)
         positions = self.param("positions", nn.initializers.normal(0.01), (self.max_length, self.features))
         x = nn.Embed(self.vocabulary, self.features, name="embedding")(jnp.asarray(tokens))
         if context is not None:

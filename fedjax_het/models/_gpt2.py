@@ -6,11 +6,10 @@ Radford et al., Language Models are Unsupervised Multitask Learners, 2019.
 from functools import partial
 from typing import Unpack
 
-from flax import linen as nn
-
 from fedjax_het.models._attention import Attention, Block
 from fedjax_het.models._decoder import make_decoder, name_layers
 from fedjax_het.models._model import NumClasses
+from fedjax_het.models._norms import LayerNorm
 from fedjax_het.models._tokens import ACTIVATIONS, Family, Outputs, Sizes
 from fedjax_het.types import Model
 from fedjax_het.validation import Count, validate_arguments
@@ -95,7 +94,7 @@ def gpt2(
         Radford et al., Language Models are Unsupervised Multitask Learners, 2019.
     """
     chosen = _GPT2.complete(pretrained, {"vocabulary": vocabulary, **sizes})
-    norm = partial(nn.LayerNorm, epsilon=chosen["epsilon"], use_fast_variance=False)
+    norm = partial(LayerNorm, epsilon=chosen["epsilon"])
     attention = partial(Attention, chosen["heads"], is_causal=True, is_fused=True)
     hidden, activation = chosen["mlp_size"] or 4 * chosen["features"], ACTIVATIONS[chosen["activation"]]
     block = partial(Block, attention, hidden, activation=activation)

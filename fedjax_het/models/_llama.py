@@ -7,12 +7,11 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any, Literal, Unpack
 
-from flax import linen as nn
-
 from fedjax_het.errors import InputError
 from fedjax_het.models._attention import Attention, Block
 from fedjax_het.models._decoder import Rotary, make_decoder, name_layers
 from fedjax_het.models._model import NumClasses
+from fedjax_het.models._norms import RMSNorm
 from fedjax_het.models._tokens import Family, Outputs, Sizes
 from fedjax_het.types import Model
 from fedjax_het.validation import Count, Positive, validate_arguments
@@ -114,7 +113,7 @@ def llama(
     if heads % kv_heads:
         raise InputError(f"heads: {heads} cannot be divided among {kv_heads} kv_heads. Give a multiple.")
     size = chosen.get("head_size") or chosen["features"] // heads
-    norm, has_bias = partial(nn.RMSNorm, epsilon=chosen["epsilon"]), chosen["kind"] == "qwen2"
+    norm, has_bias = partial(RMSNorm, epsilon=chosen["epsilon"]), chosen["kind"] == "qwen2"
     attention = partial(Attention, heads, kv_heads, size, True, use_bias=has_bias, use_output_bias=False)
     block = partial(Block, attention, chosen["mlp_size"], activation="swiglu", use_bias=False)
     positions = Rotary(chosen["theta"], size, _read_scaling(chosen["scaling"]))

@@ -143,6 +143,61 @@ def _num_groups(num_channels: int, max_groups: int | None) -> int:
     )
 
 
+@partial(jax.custom_jvp, nondiff_argnums=(1, 2))
+def _normalize_channels(x: Array, epsilon: float, is_centered: bool) -> Array:
+    centered, deviation = _center_channels(x, epsilon, is_centered)
+    return centered / deviation
+
+
+@_normalize_channels.defjvp
+def _normalize_channels_jvp(epsilon: float, is_centered: bool, values: tuple[Array], tangents: tuple[Array]):
+    """The custom gradient takes two averages. It divides, because XLA would repeat a product for every later layer.
+
+    The gradient of a residual stream is a sum over layers, whose terms XLA for CPUs computes once only if they are
+    expensive.
+    """
+    (x,), (tangent,) = values, tangents
+    centered, deviation = _center_channels(x, epsilon, is_centered)
+    y = centered / deviation
+    across = y * jnp.mean(y * tangent, axis=-1, keepdims=True)
+    if is_centered:
+        across += jnp.mean(tangent, axis=-1, keepdims=True)
+    return y, (tangent - across) / deviation
+
+
+def _center_channels(x: Array, epsilon: float, is_centered: bool) -> tuple[Array, Array]:
+    """The entries and their root mean square, [..., 1], both after the mean over channels is subtracted if centered."""
+    centered = x - jnp.mean(x, axis=-1, keepdims=True) if is_centered else x
+    return centered, jnp.sqrt(jnp.mean(jnp.square(centered), axis=-1, keepdims=True) + epsilon)
+
+
+class LayerNorm(nn.LayerNorm):
+    """Layer normalization over the channels of each position, computed in float32 or float64.
+
+        y = scale (x - m) / sqrt(v + epsilon) + bias
+
+    Leaves: params scale, bias [channel].
+    """
+
+    is_centered = True
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:
+        exact = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+        y = _normalize_channels(exact, self.epsilon, self.is_centered)
+        y = y * self.param("scale", nn.initializers.ones, x.shape[-1:], self.param_dtype)
+        if self.is_centered:
+            y = y + self.param("bias", nn.initializers.zeros, x.shape[-1:], self.param_dtype)
+        return y.astype(x.dtype)
+
+
+class RMSNorm(nn.RMSNorm):
+    """Root mean square normalization, y = scale x / sqrt(mean(x^2) + epsilon). Leaves: params scale [channel]."""
+
+    is_centered = False
+    __call__ = LayerNorm.__call__
+
+
 class Identity(nn.Module):
     """No normalization."""
 

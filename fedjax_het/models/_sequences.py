@@ -12,6 +12,7 @@ from fedjax_het.errors import InputError
 from fedjax_het.models._attention import Attention, Block
 from fedjax_het.models._dense import add_bias
 from fedjax_het.models._model import Network, NumClasses, from_flax, scale_widths
+from fedjax_het.models._norms import LayerNorm
 from fedjax_het.models._tokens import Outputs, check_heads, check_tokens, take_last
 from fedjax_het.types import Array, Model
 from fedjax_het.validation import Count, FractionBelowOne, Positive, validate_arguments
@@ -136,7 +137,7 @@ class Transformer(Network):
                 attention, 4 * self.features, activation="gelu_tanh", dropout=self.dropout, name=f"block_{index}"
             )
             x = block(x, is_training)
-        x = nn.LayerNorm(name="norm")(x)
+        x = LayerNorm(name="norm")(x)
         return take_last(x, tokens >= 0) if self.outputs == "last" else x
 
 

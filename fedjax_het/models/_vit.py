@@ -15,6 +15,7 @@ from fedjax_het.errors import InputError
 from fedjax_het.models._attention import Activation, Attention, Block
 from fedjax_het.models._dense import Dense, add_bias, multiply
 from fedjax_het.models._model import Network, NumClasses, check_images, from_flax
+from fedjax_het.models._norms import LayerNorm
 from fedjax_het.models._position_grids import Resampling, resample_positions
 from fedjax_het.models._pretrained import Naming, starting_from
 from fedjax_het.models._tokens import check_heads
@@ -121,8 +122,10 @@ class VisionTransformer(Network):
         x = nn.Dropout(self.dropout, deterministic=not is_training)(x)
         attention = partial(Attention, self.heads, is_fused=self.is_fused)
         block = partial(Block, attention, self.mlp_size, self.norm, self.activation, layer_scale=self.layer_scale)
+        is_token_alone = self.pooling in ("token", "pooler") and not self.is_distilled
         for index in range(self.layers):
-            x = block(dropout=self.dropout, name=f"block_{index}")(x, is_training)
+            num_outputs = 1 if is_token_alone and index == self.layers - 1 else None
+            x = block(dropout=self.dropout, name=f"block_{index}")(x, is_training, num_outputs=num_outputs)
         return self.pool(x)
 
     def pool(self, x: Array, pooling: Pooling | Literal["patches"] | None = None) -> Array:
@@ -139,8 +142,8 @@ class VisionTransformer(Network):
         return nn.tanh(Dense(self.features, name="pooler")(first)) if pooling == "pooler" else first
 
     @property
-    def norm(self) -> Callable[..., nn.LayerNorm]:
-        return partial(nn.LayerNorm, self.epsilon, use_fast_variance=False)
+    def norm(self) -> Callable[..., LayerNorm]:
+        return partial(LayerNorm, self.epsilon)
 
     def _embed(self, x: Array) -> Array:
         """[batch, token, feature]"""

@@ -112,3 +112,13 @@ def test_a_frozen_kernel_is_multiplied_once_for_all_clients():
         r"dot_general\[\s*dimension_numbers=\(\(.*?\), \((.*?)\)\)", str(jax.make_jaxpr(run)(X[None]))
     )
     assert products.count("[], []") == 4  # qkv, out, dense_0 and dense_1
+
+
+@pytest.mark.parametrize("is_fused", [False, True])
+def test_the_first_outputs_of_a_block_alone_are_those_of_the_whole_block(is_fused):
+    block = Block(partial(Attention, num_heads=2, is_fused=is_fused), hidden=5)
+    x = jax.random.normal(jax.random.key(0), (2, 6, 4))
+    params = block.init(jax.random.key(1), x, False)
+    first = block.apply(params, x, False, num_outputs=1)
+    assert first.shape == (2, 1, 4)
+    np.testing.assert_allclose(first, block.apply(params, x, False)[:, :1], rtol=1e-5, atol=1e-6)
