@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from ..workloads import Weights
+from ..workloads import ADAPTED, LAYERED, WORKLOADS, Weights
 
 OURS, MATMUL = "fedjax_het", "matmul"
 PRECISIONS = ("float32", "tf32", "bfloat16")
@@ -47,10 +47,10 @@ class ContenderInfo(NamedTuple):
     module: str  # below experiments.benchmarks.peers
     packages: tuple[str, ...]  # their versions are reported; all are needed
     install: str = ""
-    has_layers_alone: bool = False  # whether it is written for networks of convolutions and dense layers only
+    works: tuple[str, ...] = tuple(WORKLOADS)  # the workloads that it is written for
 
 
-_TORCH = "pip install torch"
+_TORCH = "pip install torch peft"
 PEERS: Mapping[str, ContenderInfo] = MappingProxyType(
     {
         "torch_plain": ContenderInfo("PyTorch, plain loop (DataLoader, deepcopy)", "torch_plain", ("torch",), _TORCH),
@@ -59,27 +59,29 @@ PEERS: Mapping[str, ContenderInfo] = MappingProxyType(
         "torch_processes": ContenderInfo(
             "PyTorch, lean loop, one process per core", "torch_processes", ("torch",), _TORCH
         ),
-        "torch_vmap": ContenderInfo("PyTorch, torch.func.vmap over clients", "torch_vmap", ("torch",), _TORCH, True),
+        "torch_vmap": ContenderInfo(
+            "PyTorch, torch.func.vmap over clients", "torch_vmap", ("torch",), _TORCH, (*LAYERED, *ADAPTED)
+        ),
         "pfl_research": ContenderInfo(
             "pfl-research, one process per core",
             "pfl_research",
             ("pfl", "torch"),
             "pip install pfl torch, in an environment of its own (absl-py below 2), and --python=pfl_research=...",
-            has_layers_alone=True,
+            works=tuple(LAYERED),
         ),
         "flower": ContenderInfo(
             "Flower simulation (Ray, one actor per core)",
             "flower",
             ("flwr", "ray", "torch"),
             'pip install "flwr[simulation]" torch',
-            has_layers_alone=True,
+            works=tuple(LAYERED),
         ),
         "fedjax": ContenderInfo(
             "FedJAX, jit backend",
             "fedjax",
             ("fedjax", "jax", "jaxlib"),
             "pip install fedjax, in an environment of its own with an older JAX (0.4.30), and --python=fedjax=...",
-            has_layers_alone=True,
+            works=tuple(LAYERED),
         ),
     }
 )

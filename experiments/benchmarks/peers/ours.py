@@ -11,9 +11,18 @@ from fedjax_het import algorithms, data, engine, models
 from fedjax_het.cli.distributed import layouts
 from fedjax_het.cli.distributed.layouts import read_layout
 from fedjax_het.models import computed_in
-from fedjax_het.types import Model
+from fedjax_het.types import Model, Variables
 
-from ..workloads import LayeredWorkload, RecurrentWorkload, ResidualWorkload, Weights, Workload
+from ..workloads import (
+    AdaptedWorkload,
+    LayeredWorkload,
+    RecurrentWorkload,
+    ResidualWorkload,
+    VisionWorkload,
+    Weights,
+    Workload,
+)
+from ..workloads.adapted import ADAPTED
 from . import Contender, ContenderSettings, UnusableError
 
 
@@ -30,8 +39,9 @@ def prepare(work: Workload, settings: ContenderSettings) -> Contender:
     )
     state = simulation.start()
     shared = state.server.shared
-    params = jax.tree.map(lambda x, old: jax.device_put(x[None], old.sharding), to_params(work), shared["params"])
-    state = state._replace(server=state.server._replace(shared=shared | {"params": params}))
+    trained, frozen = to_params(work)
+    server = state.server._replace(shared=_place(trained, shared), frozen=_place(frozen, state.server.frozen))
+    state = state._replace(server=server)
 
     def round() -> None:
         nonlocal state
@@ -73,6 +83,13 @@ def build_model(work: Workload, conv: str = "auto") -> Model:
         return models.resnet18(work.num_classes, norm="batch", stem=work.stem, conv=conv)
     if isinstance(work, RecurrentWorkload):
         return models.lstm(work.num_classes, work.hidden, embedding=work.embedding)
+    if isinstance(work, AdaptedWorkload):
+        sizes = {name: getattr(work, name) for name in ("features", "layers", "heads", "mlp_size")}
+        if isinstance(work, VisionWorkload):
+            network = models.vit(work.num_classes, patch=work.patch, **sizes)
+        else:
+            network = models.llama(work.num_classes, kv_heads=work.kv_heads, vocabulary=work.num_classes, **sizes)
+        return models.lora(work.rank, targets=ADAPTED, train_head=isinstance(work, VisionWorkload))(network)
     if not isinstance(work, LayeredWorkload):
         raise UnusableError(f"there is no network for {work.name}")
     if not work.convolutions:
@@ -100,6 +117,8 @@ def build_federation(work: Workload) -> data.Federation:
 
 def _leaf_paths(work: Workload) -> list[tuple[str, ...]]:
     """The paths of the model's leaves, in the order of the workload's weights."""
+    if isinstance(work, AdaptedWorkload):
+        return [tuple(path.split("/")) for path in work.trained_shapes()]
     if isinstance(work, ResidualWorkload):
         paths = []
         for block, number in (layer.path for layer in work.convolutions):
@@ -117,8 +136,17 @@ def _leaf_paths(work: Workload) -> list[tuple[str, ...]]:
     return [*paths, ("classifier", "kernel"), ("classifier", "bias")]
 
 
-def to_params(work: Workload) -> dict[str, Any]:
-    return unflatten_dict(dict(zip(_leaf_paths(work), work.initial(), strict=True)))
+def to_params(work: Workload) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The parameters that are trained, and those that are frozen."""
+    frozen = {tuple(path.split("/")): leaf for path, leaf in work.frozen().items()}
+    return unflatten_dict(dict(zip(_leaf_paths(work), work.initial(), strict=True))), unflatten_dict(frozen)
+
+
+def _place(params: dict[str, Any], variables: Variables) -> Variables:
+    """The variables with these parameters; the leaves have an axis of runs."""
+    old = variables.get("params", {})
+    placed = jax.tree.map(lambda x, old: jax.device_put(x.reshape(old.shape), old.sharding), params, old)
+    return variables | ({"params": placed} if placed else {})
 
 
 def _from_params(work: Workload, params: dict) -> Weights:

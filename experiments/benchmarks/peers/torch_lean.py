@@ -4,7 +4,6 @@ from collections.abc import Iterable
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 from ..workloads import Workload
 from . import Contender, ContenderSettings
@@ -13,6 +12,7 @@ from .torch_network import (
     build_network,
     from_torch,
     make_tensors,
+    mean_loss,
     read_facts,
     select_device,
     synchronize,
@@ -51,7 +51,7 @@ class Loop:
             inputs = inputs.contiguous(memory_format=torch.channels_last)
         size = self.work.batch_size
         for x, y in zip(inputs.split(size), labels.split(size), strict=True):
-            gradients = torch.autograd.grad(cross_entropy(self.model(x), y), self.parameters)
+            gradients = torch.autograd.grad(mean_loss(self.model(x), y), self.parameters)
             with torch.no_grad():
                 torch._foreach_add_(self.parameters, gradients, alpha=-self.work.learning_rate)
 

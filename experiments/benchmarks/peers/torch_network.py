@@ -6,15 +6,17 @@ from typing import Any, NamedTuple, TypeGuard
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 
-from ..workloads import LayeredWorkload, RecurrentWorkload, ResidualWorkload, Weights, Workload
+from ..workloads import AdaptedWorkload, LayeredWorkload, RecurrentWorkload, ResidualWorkload, Weights, Workload
 from ..workloads.residual import Convolution
 from . import ContenderSettings, UnusableError
+from .torch_adapted import build_adapted_network
 
 
 class Tensors(NamedTuple):
     inputs: Tensor  # [n, channel, height, width] float32, in 0..1, channels innermost in memory; or tokens int64
-    labels: Tensor  # [n] int64
+    labels: Tensor  # [n] or [n, length] int64
     clients: Tensor  # [clients, examples] int64
 
 
@@ -55,6 +57,8 @@ def build_network(work: Workload) -> nn.Module:
             model = _build_layers(work)
         case ResidualWorkload():
             model = _build_residual_network(work)
+        case AdaptedWorkload():
+            model = build_adapted_network(work)
         case RecurrentWorkload():
             model = _RecurrentNetwork(work)
         case _:
@@ -67,6 +71,11 @@ def build_network(work: Workload) -> nn.Module:
 
 def trained_parameters(model: nn.Module) -> list[Tensor]:
     return [parameter for parameter in model.parameters() if parameter.requires_grad]
+
+
+def mean_loss(logits: Tensor, labels: Tensor) -> Tensor:
+    """The cross-entropy of all labels: logits [..., classes], labels [...]."""
+    return cross_entropy(logits.flatten(0, -2), labels.flatten())
 
 
 def averaged_tensors(model: nn.Module) -> list[Tensor]:

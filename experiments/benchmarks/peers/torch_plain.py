@@ -3,17 +3,16 @@
 import copy
 
 import torch
-from torch import nn
 from torch.utils.data import DataLoader, Subset, TensorDataset
 
 from ..workloads import Workload
 from . import Contender, ContenderSettings
-from .torch_network import build_network, from_torch, make_tensors, trained_parameters
+from .torch_network import build_network, from_torch, make_tensors, mean_loss, trained_parameters
 
 
 def prepare(work: Workload, settings: ContenderSettings) -> Contender:
     torch.set_num_threads(settings.cores)
-    data, model, loss = make_tensors(work), build_network(work), nn.CrossEntropyLoss()
+    data, model = make_tensors(work), build_network(work)
     everything = TensorDataset(data.inputs.contiguous(), data.labels)
     loaders = [
         DataLoader(Subset(everything, positions.tolist()), batch_size=work.batch_size) for positions in data.clients
@@ -21,10 +20,10 @@ def prepare(work: Workload, settings: ContenderSettings) -> Contender:
 
     def train_client(loader: DataLoader) -> dict[str, torch.Tensor]:
         local = copy.deepcopy(model)
-        optimizer = torch.optim.SGD(local.parameters(), lr=work.learning_rate)
+        optimizer = torch.optim.SGD(trained_parameters(local), lr=work.learning_rate)
         for inputs, labels in loader:
             optimizer.zero_grad()
-            loss(local(inputs), labels).backward()
+            mean_loss(local(inputs), labels).backward()
             optimizer.step()
         return local.state_dict()
 

@@ -5,23 +5,24 @@ from functools import reduce
 import torch
 from torch import Tensor
 from torch.func import functional_call, grad, vmap
-from torch.nn.functional import cross_entropy
 
-from ..workloads import LayeredWorkload
+from ..workloads import AdaptedWorkload, LayeredWorkload
 from . import Contender, ContenderSettings
-from .torch_network import build_network, from_torch, make_tensors, read_facts, select_device, synchronize
+from .torch_network import build_network, from_torch, make_tensors, mean_loss, read_facts, select_device, synchronize
 
-CHUNK = 100  # clients at a time; on a GPU all clients if there are no convolutions, whose outputs need much memory
+CHUNK = 100  # clients at a time; on a GPU all clients of dense layers alone, whose outputs need little memory
 
 
-def prepare(work: LayeredWorkload, settings: ContenderSettings) -> Contender:
+def prepare(work: LayeredWorkload | AdaptedWorkload, settings: ContenderSettings) -> Contender:
     chosen = select_device(settings)
     data, model = make_tensors(work, chosen), build_network(work).to(chosen)
-    chunk = CHUNK if work.convolutions or chosen.type == "cpu" else work.num_clients
-    server = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    is_small = isinstance(work, LayeredWorkload) and not work.convolutions
+    chunk = work.num_clients if is_small and chosen.type != "cpu" else CHUNK
+    trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+    server = {name: parameter.detach().clone() for name, parameter in trained.items()}
 
     def loss(parameters: dict[str, Tensor], inputs: Tensor, labels: Tensor) -> Tensor:
-        return cross_entropy(functional_call(model, parameters, (inputs,)), labels)
+        return mean_loss(functional_call(model, parameters, (inputs,)), labels)
 
     gradients = vmap(grad(loss))
 

@@ -20,7 +20,7 @@ from typing import Any, TextIO
 
 import numpy as np
 
-from ..workloads import LAYERED, WORKLOADS
+from ..workloads import WORKLOADS
 from . import CONTENDERS, PRECISIONS, Contender, ContenderSettings, UnusableError
 
 
@@ -33,8 +33,8 @@ def main() -> None:
         send_answer(answers, missing=absent)
         return
     work = WORKLOADS[arguments.work].resized(arguments.clients, arguments.examples)
-    if entry.has_layers_alone and work.base not in LAYERED:
-        send_answer(answers, unusable=f"it is written for {', '.join(LAYERED)} alone")
+    if work.base not in entry.works:
+        send_answer(answers, unusable=f"it is written for {', '.join(entry.works)} alone")
         return
     try:
         module = importlib.import_module(f"{__package__}.{entry.module}")

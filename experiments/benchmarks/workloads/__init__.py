@@ -6,12 +6,14 @@ They need NumPy alone, so that contenders in other environments read the same nu
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from .adapted import AdaptedWorkload, TextWorkload, VisionWorkload
 from .layered import Conv, LayeredWorkload
 from .recurrent import RecurrentWorkload
 from .residual import ResidualWorkload
 from .workload import NUM_CLASSES, Weights, Workload
 
 __all__ = [
+    "ADAPTED",
     "LAYERED",
     "NUM_CLASSES",
     "W1",
@@ -20,10 +22,15 @@ __all__ = [
     "W4",
     "W4_SMALL",
     "W5",
+    "W6",
+    "W7",
     "WORKLOADS",
+    "AdaptedWorkload",
     "LayeredWorkload",
     "RecurrentWorkload",
     "ResidualWorkload",
+    "TextWorkload",
+    "VisionWorkload",
     "Weights",
     "Workload",
 ]
@@ -87,5 +94,36 @@ W5 = RecurrentWorkload(
     batch_size=10,
     learning_rate=0.5,
 )
+W6 = VisionWorkload(
+    base="w6",
+    num_clients=10,
+    num_examples=100,
+    shape=(64, 64, 3),
+    patch=16,
+    features=192,
+    layers=12,
+    heads=3,
+    kv_heads=3,
+    mlp_size=768,
+    batch_size=20,
+    learning_rate=0.05,
+)
+W7 = TextWorkload(
+    base="w7",
+    num_clients=10,
+    num_examples=8,
+    num_classes=4096,
+    length=128,
+    features=256,
+    layers=10,
+    heads=8,
+    kv_heads=4,
+    mlp_size=768,
+    batch_size=4,
+    learning_rate=0.5,
+)
 LAYERED: Mapping[str, LayeredWorkload] = MappingProxyType({work.base: work for work in (W1, W2, W3)})
-WORKLOADS: Mapping[str, Workload] = MappingProxyType({**LAYERED, **{work.base: work for work in (W4, W4_SMALL, W5)}})
+ADAPTED: Mapping[str, AdaptedWorkload] = MappingProxyType({work.base: work for work in (W6, W7)})
+WORKLOADS: Mapping[str, Workload] = MappingProxyType(
+    {**LAYERED, **{work.base: work for work in (W4, W4_SMALL, W5)}, **ADAPTED}
+)

@@ -14,7 +14,7 @@ Weights = list[np.ndarray]
 
 class Examples(NamedTuple):
     inputs: np.ndarray  # [n, height, width, channel] uint8, networks take inputs / 255; or tokens [n, length] int32
-    labels: np.ndarray  # [n] int32
+    labels: np.ndarray  # [n], or [n, length] of every token, int32
     clients: np.ndarray  # [clients, examples] int32: positions, in the order of the batches of every round
 
 
@@ -80,6 +80,10 @@ class Workload(ABC):
     @abstractmethod
     def initial(self) -> Weights:
         """The initial weights."""
+
+    def frozen(self) -> dict[str, np.ndarray]:
+        """The leaves that are not trained, by path."""
+        return {}
 
     @abstractmethod
     def loss(self, weights: Weights, inputs: np.ndarray, labels: np.ndarray) -> float:

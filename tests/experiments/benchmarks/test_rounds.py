@@ -14,8 +14,9 @@ from rich.console import Console
 from experiments.benchmarks import report, rounds
 from experiments.benchmarks.harness import Benchmark, BenchmarkRules, Measurement
 from experiments.benchmarks.peers import CONTENDERS, MATMUL, OURS, PEERS, ours
-from experiments.benchmarks.workloads import LAYERED, W1, W2, W3, W4, W4_SMALL, W5, WORKLOADS
-from fedjax_het.labels import are_tokens
+from experiments.benchmarks.workloads import W1, W2, W3, W4, W4_SMALL, W5, W6, W7, WORKLOADS
+from fedjax_het import tree
+from fedjax_het.labels import are_tokens, cross_entropies
 from fedjax_het.types import Context
 from tests.shared import ROOT
 
@@ -36,7 +37,16 @@ TINY = W2.resized(num_clients=3, num_examples=70)  # the last batch is partial, 
 # ---- works -----------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("work", "giga", "steps"),
-    [(W1, 434, 120), (W2, 16, 100), (W3, 3, 5000), (W4, 348, 8), (W4_SMALL, 666, 8), (W5, 191, 50)],
+    [
+        (W1, 434, 120),
+        (W2, 16, 100),
+        (W3, 3, 5000),
+        (W4, 348, 8),
+        (W4_SMALL, 666, 8),
+        (W5, 191, 50),
+        (W6, 377, 50),
+        (W7, 407, 20),
+    ],
 )
 def test_the_stated_flop_and_steps_follow_from_the_shapes(work, giga, steps):
     assert round(work.flop() / 1e9) == giga and work.num_steps == steps
@@ -230,32 +240,38 @@ def test_this_package_takes_the_step_that_the_workload_describes(tmp_path):
         pytest.param(W4.resized(1, 4), marks=pytest.mark.slow),
         W4_SMALL.resized(1, 4),
         W5.resized(1, 4),
+        W6.resized(1, 4),
+        W7.resized(1, 4),
     ],
     ids=lambda work: work.name,
 )
 def test_the_loss_of_a_workload_is_that_of_this_packages_model(work):
     examples, weights = work.examples(), work.initial()
-    model, params = ours.build_model(work), ours.to_params(work)
+    model, (trained, frozen) = ours.build_model(work), ours.to_params(work)
+    params = tree.merge(trained, frozen)
     inputs = jnp.asarray(examples.inputs[:4])
     inputs = inputs if are_tokens(inputs) else inputs / 255
     context = Context(jnp.ones(4), jnp.zeros((), int), jax.random.key(0), is_training=True)
     statistics = {name: values for name, values in model.init(jax.random.key(0), inputs).items() if name != "params"}
     (features, _), _ = model.encode({"params": params, **statistics}, inputs, context)
-    logits = jax.nn.log_softmax(model.classify(params, features))
-    expected = -np.mean(np.asarray(logits)[np.arange(4), examples.labels[:4]])
+    expected = float(cross_entropies(model.classify(params, features), jnp.asarray(examples.labels[:4])).mean())
     assert work.loss(weights, examples.inputs[:4], examples.labels[:4]) == pytest.approx(expected, rel=1e-5)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("work", [TINY, W4_SMALL.resized(2, 20), W5.resized(2, 20)], ids=lambda work: work.name)
+@pytest.mark.parametrize(
+    "work",
+    [TINY, W4_SMALL.resized(2, 20), W5.resized(2, 20), W6.resized(2, 20), W7.resized(2, 4)],
+    ids=lambda work: work.name,
+)
 def test_pytorch_peers_compute_the_same_update(work):
-    if importlib.util.find_spec("torch") is None:
-        pytest.skip("PyTorch is not installed: pip install torch")
+    if any(importlib.util.find_spec(package) is None for package in ("torch", "peft")):
+        pytest.skip("PyTorch or peft is not installed: pip install torch peft")
     peers = ["torch_plain", "torch_lean", "torch_processes", "torch_vmap"]
     found = Benchmark(work, peers, BenchmarkRules(rounds=1, warmup=0, cores=2)).run()
     assert {name: found[name].crashed for name in peers} == dict.fromkeys(peers, "")
     compared = [name for name in peers if not found[name].skipped]
-    assert compared == peers[: None if work.base in LAYERED else -1]
+    assert compared == [name for name in peers if work.base in PEERS[name].works]
     # Behind norms, rounding moves the inputs of ReLUs across zero in more places.
     assert all(found[name].is_comparable for name in compared)
     assert max(found[name].gap.update for name in compared) < (5e-2 if work is not TINY else 1e-3)
