@@ -43,8 +43,11 @@ class Towers(NamedTuple):
 
         def keep(tower: str):
             def call_layer(call, args, options, about):
-                y = call(*args, **options)
-                if about.method_name == "__call__" and isinstance(about.module, Block):
+                is_block = about.method_name == "__call__" and isinstance(about.module, Block)
+                y = call(
+                    *args, **(options | {"num_outputs": None} if is_block else options)
+                )  # the stored ones are of all tokens
+                if is_block:
                     blocks[tower].append(y)
                 if about.method_name == "__call__" and about.module.name in ("norm", "projection"):
                     outputs[f"{tower}_{about.module.name}"] = y

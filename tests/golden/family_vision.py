@@ -49,8 +49,11 @@ def run(model: Model, variables: Variables, images: np.ndarray) -> Run:
     blocks, normed = [], []
 
     def keep(call, args, options, about):
-        y = call(*args, **options)
-        if about.method_name == "__call__" and isinstance(about.module, Block):
+        is_block = about.method_name == "__call__" and isinstance(about.module, Block)
+        y = call(
+            *args, **(options | {"num_outputs": None} if is_block else options)
+        )  # the stored ones are of all tokens
+        if is_block:
             blocks.append(y)
         if about.method_name == "__call__" and about.module.path == ("norm",):
             normed.append(y)
