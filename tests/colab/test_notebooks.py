@@ -15,12 +15,14 @@ SMALL = {
     "your_own_algorithm": "ROUNDS = 2",
     "diagnostics": "ALPHAS, ROUNDS = (100.0, 0.1), 2",
     "scaling_tpu": "COHORTS, ROUNDS = (4, 8), 1",
+    "pretrained": 'REPOSITORY, SIZE, CLIENTS, ROUNDS = "", 16, 4, 2',
 }
 PRINTED = {
     "quickstart": ["over 2 seeds"],
     "your_own_algorithm": [" passed"],
     "diagnostics": ["pairs in conflict"],
     "scaling_tpu": [" x cpu", "bfloat16: "],
+    "pretrained": [" frozen parameters", "fedsalora: mean ", "has the adapted network"],
 }
 NOTEBOOKS = sorted(path.stem for path in (ROOT / "colab").glob("*.ipynb"))
 
