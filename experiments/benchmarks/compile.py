@@ -19,7 +19,7 @@ import itertools
 import re
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -40,7 +40,8 @@ from fedjax_het.engine.execution.trace import TracedRound, trace_round
 from fedjax_het.engine.parallel.layout import Layout
 from fedjax_het.engine.parallel.runs import Sweep
 from fedjax_het.errors import InputError
-from fedjax_het.models import MODELS
+from fedjax_het.models import MODELS, computed_in, lora, no_adapter
+from fedjax_het.types import Model
 
 from .collectives import check_collectives, list_collectives
 from .figure_file import FigureFile, Record, format_table
@@ -64,6 +65,15 @@ class Problem(NamedTuple):
     shape: tuple[int, ...]  # (height, width, channel) of an image, or (length,) of a text
     is_dense: bool = False  # whether every pixel or every position has a label
     options: Mapping[str, Any] = MappingProxyType({})  # of the model
+    adapt: Callable[[Model], Model] = no_adapter()
+    cohort: int = COHORT
+    examples: int = EXAMPLES
+    batch: int = BATCH
+    chunk: int | None = None  # clients at a time on each device, in every layout
+
+
+def _adapt_in_bfloat16(model: Model) -> Model:
+    return computed_in("bfloat16")(lora(8, targets=("query", "value"))(model))
 
 
 TINY = MappingProxyType({"features": 64, "layers": 2, "heads": 4, "mlp_size": 128, "vocabulary": 80})
@@ -76,6 +86,7 @@ PROBLEMS = {
     "densenet121": Problem((64, 64, 3)),
     "harmofl_densenet": Problem((96, 96, 3)),
     "unet": Problem((64, 64, 3), is_dense=True),
+    "vit": Problem((224, 224, 3), False, {"size": "base"}, _adapt_in_bfloat16, CLIENTS, examples=16, batch=8, chunk=5),
     "lstm": Problem((80,)),
     "transformer": Problem((80,), is_dense=True),
     "bert": Problem((80,), options=TINY),
@@ -88,9 +99,9 @@ def trace(algorithm: str, model: str, layout: Layout) -> TracedRound:
     """Trace a run of the algorithm on synthetic images, or texts, of the model's size."""
     problem = PROBLEMS[model]
     federation = _draw_texts(problem) if len(problem.shape) == 1 else _draw_images(problem)
-    network = MODELS[model](num_classes=federation.num_classes, **problem.options)
-    sweep = Sweep(lambda: ALGORITHMS[algorithm](learning_rate=0.01, batch_size=BATCH))
-    return trace_round(RunSpec(sweep, network, federation, fh.participation.uniform(COHORT), 10, 5), layout)
+    network = problem.adapt(MODELS[model](num_classes=federation.num_classes, **problem.options))
+    sweep = Sweep(lambda: ALGORITHMS[algorithm](learning_rate=0.01, batch_size=problem.batch))
+    return trace_round(RunSpec(sweep, network, federation, fh.participation.uniform(problem.cohort), 10, 5), layout)
 
 
 def _draw_images(problem: Problem) -> fh.data.Federation:
@@ -100,12 +111,12 @@ def _draw_images(problem: Problem) -> fh.data.Federation:
         num_classes=2 if problem.is_dense else 10,
         image=(height, width, channels),
         masks=problem.is_dense,
-        examples_per_client=(EXAMPLES, EXAMPLES),
+        examples_per_client=(problem.examples, problem.examples),
     )
 
 
 def _draw_texts(problem: Problem) -> fh.data.Federation:
-    rng, number = np.random.default_rng(0), CLIENTS * EXAMPLES
+    rng, number = np.random.default_rng(0), CLIENTS * problem.examples
     texts = rng.integers(0, ALPHABET, (number, *problem.shape), np.int32)
     labels = rng.integers(0, ALPHABET, texts.shape if problem.is_dense else number, np.int32)
     names = [str(token) for token in range(ALPHABET)]
@@ -119,7 +130,7 @@ def compile_case(algorithm: str, model: str, layout: str, target: Target) -> lis
     rows = []
     with tracing_for(target.traced_platform):
         try:
-            traced = trace(algorithm, model, target.layout(layout))
+            traced = trace(algorithm, model, target.layout(layout, PROBLEMS[model].chunk))
         except InputError as error:
             return [case | {"program": "rounds", "result": f"refused: {error}"}]
         for name, program in run_programs(traced).items():
@@ -158,8 +169,8 @@ def measure(program: Program, traced: TracedRound, target: Target) -> Record:
     if costs := compiled.cost_analysis():  # None for GPUs that are not present
         figures |= {"gflop": costs["flops"] / 1e9, "gb": costs["bytes accessed"] / 1e9}
     figures |= {"argument_mb": memory.argument_size_in_bytes / 1e6, "temporary_mb": memory.temp_size_in_bytes / 1e6}
-    collectives = list_collectives(text)
-    check_collectives(collectives, traced.shapes.state, COHORT)
+    collectives, run = list_collectives(text), traced.spec
+    check_collectives(collectives, traced.shapes.state, run.participation.size(run.federation.num_clients))
     sums = {kind: sum(num_bytes for other, num_bytes in collectives if other == kind) for kind, _ in collectives}
     named = ", ".join(f"{kind} {num_bytes / 1e6:.3g}" for kind, num_bytes in sorted(sums.items()))
     return figures | {"collectives_mb": named, "float64": len(re.findall(r" f64\[", text))} | calls

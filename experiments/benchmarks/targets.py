@@ -10,7 +10,7 @@ import numpy as np
 from jax.experimental import topologies
 from jax.sharding import Mesh, SingleDeviceSharding
 
-from fedjax_het.engine.parallel.layout import AXIS, Layout, chunked, sharded, vmapped
+from fedjax_het.engine.parallel.layout import AXIS, Layout, chunked, sharded
 from fedjax_het.errors import InputError
 
 LAYOUTS = ("vmapped", "chunked", "sharded")
@@ -47,10 +47,11 @@ class Target(NamedTuple):
         """The platform as `tracing_for` names it."""
         return "gpu" if self.platform == "cuda" else self.platform
 
-    def layout(self, name: str) -> Layout:
+    def layout(self, name: str, chunk: int | None = None) -> Layout:
+        """A layout by its name, with at most `chunk` clients at a time on each device."""
         if name == "sharded":
-            return sharded(Mesh(np.array(self.devices or jax.devices()), (AXIS,)))
-        return {"vmapped": vmapped, "chunked": chunked(2)}[name]
+            return sharded(Mesh(np.array(self.devices or jax.devices()), (AXIS,)), chunk)
+        return {"vmapped": Layout(chunk), "chunked": chunked(chunk or 2)}[name]
 
     def place(self, arguments: Any, layout: Layout) -> Any:
         """Return the shapes of a program's arguments on these devices; a layout with a mesh has placed them already."""
