@@ -62,7 +62,7 @@ FAMILIES: Mapping[str, tuple[Callable[..., Algorithm], ...]] = MappingProxyType(
         "Domain shift": (harmofl, fedsr, fedl2r, fediir, fedrd, fedga, feddg, fpl, fedheal),
     }
 )
-"""{family: its algorithms}; README and the documentation list them so."""
+"""{family: its algorithms}, the order of the lists in the README and the documentation."""
 
 ALGORITHMS: dict[str, Callable[..., Algorithm]] = {
     algorithm.__name__: algorithm for family in FAMILIES.values() for algorithm in family

@@ -62,7 +62,9 @@ def ditto(
     own: Training = {**training}
     if personal_learning_rate is not None:
         if isinstance(own.get("optimizer"), optax.GradientTransformation):
-            raise InputError("personal_learning_rate: the optimizer that is given has its own rate. Leave one out.")
+            raise InputError(
+                "personal_learning_rate: the given optimizer has its own learning rate. Remove one of the two."
+            )
         own["learning_rate"] = personal_learning_rate
     if personal_epochs is not None:
         own.pop("steps", None)
@@ -70,7 +72,7 @@ def ditto(
     stiffness = own.get("learning_rate", 0.1) * lam
     if own.get("optimizer") is None and isinstance(stiffness, float) and stiffness >= 2:
         warnings.warn(
-            f"lam: lam times the rate of the own models is {stiffness:g}; from 2 on they diverge. Lower one of them.",
+            f"lam: lam times the learning rate of personal models is {stiffness:g}. Keep it below 2, or they diverge.",
             stacklevel=2,
         )
     return Algorithm(

@@ -30,7 +30,7 @@ def fedgh(
 
     Without conflicts this is FedAvg. With conflicts among three or more clients, the order of the ids matters. The
     paper does not specify which of a pair's two updates are the current ones, see `aggregation`.
-    No code by the authors was found. FedLD's tables use this name for the method called `hierarchical` here; a third
+    No code by the authors was found. FedLD's tables use this name for the method called `hierarchical` here. Another
     FedGH (Yi et al., a generalized global header) is unrelated.
 
     Args:

@@ -30,8 +30,8 @@ def fedlc(
 
     Communication: same as FedAvg. Client state: none. Evaluation uses the uncalibrated logits.
 
-    Settings used: tau .1, SGD .01, momentum .9, batch 64, 10 epochs, 10 clients, 100 rounds (FedDecorr's repository);
-    tau .5, batch 128, .01, 400 rounds (Flower). Clients with a single class change by weight decay alone.
+    Settings in other repositories: tau .1, SGD .01, momentum .9, batch 64, 10 epochs, 10 clients, 100 rounds
+    (FedDecorr); tau .5, batch 128, .01, 400 rounds (Flower). Clients with a single class change only by weight decay.
     The authors released no code. The printed sum omits the true class; no runnable code does so, and it is an option
     here. Codes disagree on classes without examples: infinite margins (as here, the limit of the formula), counts of
     1e-8 (`floor`), 1e-5 with exponentials clipped at 100, or counts over all clients (both not reproduced). With tau =

@@ -1,4 +1,4 @@
-"""FedPer and LG-FedAvg: a part of the model is personal, the head or the body."""
+"""FedPer and LG-FedAvg: the head or the body of the model is personal."""
 
 from collections.abc import Sequence
 from typing import Unpack
@@ -31,8 +31,8 @@ def fedper(
 
     With no head, this is FedAvg: `replace(fedper(), sharing=share_all)`.
     No code by the authors was found. Two other repositories implement FedPer; their deviations are not reproduced.
-    FedRep's gives new clients the mean head of the last cohort, because they share its storage; FedBABU's discards all
-    trained heads and keeps the initial ones. FedRep's also trains the heads once more before evaluation:
+    FedRep's repository gives new clients the mean head of the last cohort, because its storage is shared; FedBABU's
+    discards all trained heads and keeps the initial ones. FedRep's also trains the heads once more before evaluation:
     `replace(fedper(), personalize=fine_tuned(sgd(epochs=10, only=HEAD)))`.
 
     Args:

@@ -41,8 +41,8 @@ def fedrep(
 
     Setting: SGD .01, momentum .5, batch 10, 10 head epochs and 1 body epoch (CIFAR-10, two classes per client), or 10
     and 5; 100 rounds, 10 of 100 clients. With head_epochs=0 and a common head this is `fedbabu` without fine-tuning.
-    Deviations from the code: its new clients start with the mean head of the last cohort, because they share its
-    storage; with PyTorch before 2, momentum and decay still change its fixed head. Neither is reproduced.
+    Deviations: in the code, new clients start with the mean head of the last cohort, because its storage
+    is shared, and before PyTorch 2, momentum and decay still change the fixed head. Neither is reproduced.
 
     Args:
         head_epochs: Epochs of the head, before the body (default 10). 0: the head is not trained.
@@ -67,7 +67,9 @@ def fedrep(
     head.pop("steps", None)
     if head_learning_rate is not None:
         if isinstance(head.get("optimizer"), optax.GradientTransformation):
-            raise InputError("head_learning_rate: the optimizer that is given has its own rate. Leave one of them out.")
+            raise InputError(
+                "head_learning_rate: the given optimizer has its own learning rate. Remove one of the two."
+            )
         head["learning_rate"] = head_learning_rate
     last_head: Training = {**head, "epochs": fine_tune_epochs}
     local_update = sgd(**training, only=BODY)

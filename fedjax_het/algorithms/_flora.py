@@ -34,15 +34,15 @@ def flora(
 
         A_i random, B_i = 0,   (A_i, B_i) = SGD(F_i),   W <- W + sum_i p_i s_i A_i B_i,   s_i = alpha / r_i
 
-    The sum is the product of the stacked A_i and B_i: nothing is approximated, whatever the ranks.
+    The sum is the product of the stacked A_i and B_i. It is exact for any ranks.
 
-    Communication: up A_i, B_i and the head; down W here, and in the paper the stack of all adapters, of rank sum_i r_i,
-    to all clients. Client state: none. The server needs every client's A and B.
+    Communication: up A_i, B_i and the head; down W, where the paper sends the stack of all adapters, of rank sum_i r_i.
+    Client state: none. The server needs every client's A and B.
 
     Setting: r = 16, alpha = 32 or the ranks 64, 32, 16, 16, 8, 8, 4, 4, 4, 4 on the query and value projections of
     LLaMA-7B, Adam with decoupled decay 3e-4, batch 128, 3 epochs, 10 clients.
-    Deviations from the code: A and B are told apart by name, where the code compares shapes with the ranks; each
-    client's s_i is in the sum, where the code declares one rank and alpha for the stack.
+    Deviations from the code: A and B are identified by name, while the code compares shapes with the ranks; the sum
+    includes each client's s_i, while the code uses one rank and alpha for the stack.
 
     Args:
         ranks: Client i has the rank ranks[i mod len(ranks)] (default 8 for all).
@@ -71,12 +71,12 @@ def flexlora(
         M = sum_i p_i s_i A_i B_i = U S V^T,   s_i = alpha / r_i
         client i: A_i = U[:, :r_i],   B_i = S[:r_i] V[:, :r_i]^T / s_i,   (A_i, B_i) <- SGD(F_i)
 
-    Communication: up A_i, B_i and the head; down the approximation at the largest rank here, of which a client needs
+    Communication: up A_i, B_i and the head; down the approximation of the largest rank, where a client would need only
     the first r_i directions. Client state: none. The server needs every client's A and B.
 
     Setting: alpha = 16, dropout .05 on all projections of LLaMA, batch 4, 1 epoch, four types of clients.
-    The decomposition is part of the round's program, by QR of the stacked factors and an SVD of their small product.
-    Deviation from the code: A and B of the first round are cut from common ones, where the code draws them per client.
+    The decomposition is part of the round's program: QR of the stacked factors, then an SVD of their small product.
+    Deviation from the code: in the first round, clients truncate common A and B, while the code draws them per client.
 
     Args:
         ranks: Client i has the rank ranks[i mod len(ranks)] (default 8 for all).

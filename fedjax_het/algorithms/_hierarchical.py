@@ -30,8 +30,8 @@ def hierarchical(
     are unweighted, and the first round is their mean.
 
     This is neither the method of the FedGH paper (`fedgh`) nor its release, hence the name. Four defects of the codes
-    are not reproduced, see `hierarchical_mean`. One is reproduced: the last step is
-    unbounded if the last two updates nearly oppose each other.
+    are not reproduced, see `hierarchical_mean`. One is reproduced: the last step is unbounded if the last two updates
+    nearly oppose each other.
 
     Args:
         eps: 1e-7 (FedLD's code; the result then depends on the scale of the updates) or 0 (FedDM's, its origin).

@@ -47,11 +47,11 @@ def fedit(weighting: WeightingOrName = "samples", **options: Unpack[LowRankTrain
 
 @validate_arguments
 def ffalora(weighting: WeightingOrName = "samples", **options: Unpack[LowRankTraining]) -> Algorithm:
-    """FFA-LoRA: FedIT with a frozen random A, whose mean of products is exact.
+    """FFA-LoRA: FedIT with a frozen random A, so that averaging is exact.
 
         B_i = SGD(F_i, start at B),   B <- sum_i p_i B_i,   sum_i p_i A B_i = A B
 
-    The model is linear in B, and noise that is added to B stays Gaussian in the weights A B.
+    The model is linear in B, so noise that is added to B stays Gaussian in the weights A B.
 
     Communication: B and the head, half of FedIT's adapters. Client state: none.
 
@@ -79,14 +79,14 @@ def fedsalora(
 
         (A_i, B_i) = SGD(F_i, start at (A, B_i)),   A <- sum_i p_i A_i;   client i has W + s A B_i
 
-    Communication: A, down and up; the head, too, unless it is the client's own. Client state: B, and its own head. A
+    Communication: A and, without own_head, the head, down and up. Client state: B and, with own_head, the head. A
     client that has never taken part has B = 0.
 
     Setting: r = 8, alpha = 16, dropout .05 on the query and value projections of RoBERTa-large, 3 clients, SGD, 10
-    steps of 128 examples a round, 1,000 rounds; the authors now recommend the learning rate .005.
+    steps of 128 examples per round, 1,000 rounds; the authors now recommend a learning rate of .005.
 
     Args:
-        own_head: Whether the head stays on the client, too (default True, as for the paper's classification tasks).
+        own_head: Whether the head is personal, too (default True, as for the paper's classification tasks).
         weighting: As in `fedit`.
         options: As in `fedit`.
 
@@ -105,11 +105,11 @@ def rolora(weighting: WeightingOrName = "samples", **options: Unpack[LowRankTrai
 
         rounds 0, 2, ...:  B_i = SGD(F_i, start at B),   B <- sum_i p_i B_i;   rounds 1, 3, ...: the same with A
 
-    B is first, since A has no gradient as long as B is 0. The head is trained in all rounds. Weight decay and momentum
-    do not move the half that rests.
+    B is first, because A has no gradient while B is 0. The head is trained in all rounds. Weight decay and momentum do
+    not change the factor that is not trained.
 
-    Communication: as `fedit` here, where the half that rests is sent as an update of zeros; the half that is trained
-    would suffice. Client state: none.
+    Communication: same as `fedit`; the factor that is not trained is sent as zeros, so half would suffice. Client
+    state: none.
 
     Setting: r = 4, RoBERTa-large, 3 to 50 clients.
 
@@ -128,20 +128,20 @@ def rolora(weighting: WeightingOrName = "samples", **options: Unpack[LowRankTrai
 
 @validate_arguments
 def fedexlora(weighting: WeightingOrName = "samples", **options: Unpack[LowRankTraining]) -> Algorithm:
-    """FedEx-LoRA: FedIT, whose error of averaging is added to the weights.
+    """FedEx-LoRA: FedIT with the averaging error added to the frozen weights.
 
         A <- sum_i p_i A_i,   B <- sum_i p_i B_i,   W <- W + s sum_i p_i (A_i - A) (B_i - B)
 
     After each round, clients start from W + sum_i p_i s A_i B_i exactly.
 
-    Communication: up A, B and the head; down the same and W, of which the paper sends the difference in factors of rank
-    (m - 1) r for m clients. Client state: none. Needs every client's A and B: stages of the uplink that show the server
-    only sums are refused.
+    Communication: up A, B and the head; down the same and W, where the paper sends the change of W as factors of rank
+    (m - 1) r for m clients. Client state: none. The server needs every client's A and B, so stages of the uplink that
+    show it only sums raise an error.
 
     Setting: r = 4, alpha = 8, dropout .1 on the query and value projections of RoBERTa-base, 3 clients, Adam with
     decoupled decay 1e-3, batch 128, 3 epochs, 50 rounds.
-    Deviation from the code: clients are weighted by their numbers of examples ("uniform" in the code), and the
-    difference is added as it is; the code adds its transpose where a layer stores its weight as [out, in].
+    Deviations from the code: clients are weighted by their numbers of examples ("uniform" in the code), and the error
+    is added directly, while the code adds its transpose for layers that store their weight as [out, in].
 
     Args:
         weighting: As in `fedit`.
@@ -166,14 +166,14 @@ def lorafair(
     weighting: WeightingOrName = "samples",
     **options: Unpack[LowRankTraining],
 ) -> Algorithm:
-    """LoRA-FAIR: FedIT, with a mean B corrected towards the mean product.
+    """LoRA-FAIR: FedIT with the mean B corrected towards the mean product.
 
         A <- sum_i p_i A_i,   B <- sum_i p_i B_i + D,   D = argmin |sum_i p_i A_i B_i - A (B + D)|^2 + lambda |D|^2
 
-    Communication: as `fedit`. Client state: none. The server needs every client's A and B.
+    Communication: same as `fedit`. Client state: none. The server needs every client's A and B.
 
-    The paper leaves the measure of similarity open: the default is the squared error, whose D has a closed form; see
-    `aggregators.mean_with_corrected_b` for the cosine.
+    The paper does not specify the measure of similarity. The default is the squared error, for which D has a closed
+    form; see `aggregators.mean_with_corrected_b` for the cosine.
 
     Args:
         penalty: Penalty lambda of the correction (default .01, as in the paper).

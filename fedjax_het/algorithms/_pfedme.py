@@ -62,7 +62,7 @@ def pfedme(
     stiffness = lam * personal_learning_rate
     if isinstance(stiffness, float) and stiffness >= 2:
         warnings.warn(
-            f"lam: lam times personal_learning_rate is {stiffness:g}; from 2 on own models diverge. Lower one of them.",
+            f"lam: lam times personal_learning_rate is {stiffness:g}. Keep it below 2, or personal models diverge.",
             stacklevel=2,
         )
     weight_decay = training.pop("weight_decay", 0.0)

@@ -1,4 +1,4 @@
-"""PromptFL, FedOTP and FedPGP: learned context of CLIP's texts."""
+"""PromptFL, FedOTP and FedPGP: learned context in the class texts of CLIP."""
 
 from collections.abc import Sequence
 from typing import Unpack
@@ -19,18 +19,18 @@ class ContextTraining(Training, ContextSettings, total=False):
 
 @validate_arguments
 def promptfl(weighting: WeightingOrName = "samples", **options: Unpack[ContextTraining]) -> Algorithm:
-    """PromptFL: train and average context in the texts of CLIP's classes.
+    """PromptFL: train and average learned context in the class texts of CLIP.
 
         text of class c:   [start] v_1 ... v_n [name of c] [.] [end],   z_c = exp(logit_scale) cos(image, text_c)
         v_i = SGD(F_i, start at v),   v <- sum_i p_i v_i
 
     Communication: the n vectors of v, down and up; 32 kB for 16 vectors of 512 numbers. Client state: none. Equals
-    `fedavg` on `fh.models.context(...)(model)`. Needs the model `clip` with prompts and texts="tower".
+    `fedavg` on `fh.models.context(...)(model)`. Requires the model `clip` with prompts and texts="tower".
 
     Setting: n = 16, CLIP with a ResNet-50 or ViT-B/16, SGD, learning rate .001, batch 32, 5 epochs, 10 rounds.
-    Deviations: the released code collects references to the vectors of one model, so that its mean is the last client's
-    v_i; here it is the mean, weighted by numbers of examples as in the working copy of FedOTP's authors (uniform in
-    PromptFL's code). That code also averages the embeddings of the other tokens, which are frozen here.
+    Deviations: the released code collects references to the vectors of one model, so that its mean is the v_i of the
+    last client; here it is the mean, weighted by numbers of examples as in the working copy of FedOTP's authors
+    (uniform in PromptFL's code). That code also averages the embeddings of the other tokens, which are frozen here.
 
     Args:
         weighting: Client weights p_i: "samples" (n_i / n) or "uniform".

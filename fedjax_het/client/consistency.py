@@ -86,7 +86,7 @@ def with_consistency_mask(local_update: LocalUpdate, tau: Finite = 0.3, absence:
 
 
 def _min_count(tau: float, rounds: Array) -> Array:
-    """The number of rounds (exclusive) that have to agree: tau times all of them; .3 of 10 is 3 in float32, too."""
+    """The number of rounds (exclusive) that have to agree: tau times all of them; .3 of 10 is 3 also in float32."""
     limit = tau * rounds
     whole = jnp.round(limit)
     return jnp.where(jnp.abs(limit - whole) <= 1e-6 * rounds, whole, limit)

@@ -211,11 +211,13 @@ def _at_own_rank(
 ) -> Variables:
     """The client's variables with other adapters, whose columns of A and rows of B beyond its rank are zero.
 
-    Both being zero, neither has a gradient: they stay zero in training.
+    Since both are zero, neither has a gradient, and they stay zero in training.
     """
     leaves = tree.leaves_by_path(view.start)
     if _SCALE not in leaves:
-        raise InputError("start: the model has no scale of its own. Use fh.models.lora(..., own_scale=True).")
+        raise InputError(
+            "start: the model does not store the scale of its adapters. Use fh.models.lora(..., own_scale=True)."
+        )
     rank = client_ranks(ranks, jnp.asarray(view.client))
     scale = alpha / rank.astype(leaves[_SCALE].dtype)
     factor = leaves[_SCALE] / scale if is_rescaled else 1.0

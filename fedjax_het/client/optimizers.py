@@ -54,7 +54,7 @@ def local_optimizer(
         InputError: Another name, betas outside 0..1, or betas without effect.
     """
     if betas is not None and not isinstance(optimizer, str):
-        raise InputError("betas: they are Adam's. Set optimizer to 'adam', or leave betas out.")
+        raise InputError("betas: only Adam has betas. Set optimizer='adam', or remove betas.")
     if optimizer is None:
         return torch_sgd(learning_rate, momentum, weight_decay)
     return torch_adam(learning_rate, weight_decay, betas or BETAS) if isinstance(optimizer, str) else optimizer

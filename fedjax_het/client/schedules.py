@@ -38,7 +38,7 @@ def check_schedule(schedule: Schedule | None) -> None:
     if is_wrong.any():
         round = int(np.argmax(is_wrong.reshape(_CHECKED_ROUNDS, -1).any(axis=1)))
         raise InputError(
-            "learning_rate_schedule: must give finite numbers of at least 0, not "
+            "learning_rate_schedule: expected finite numbers of at least 0, got "
             f"{np.asarray(factors)[round]} in round {round}."
         )
 

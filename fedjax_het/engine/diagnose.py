@@ -46,8 +46,8 @@ def compile_diagnostics(
     if budget is not None and peak > budget:
         needed, allowed, rounds = (f"{cost.format_megabytes(size)} MB" for size in (peak, budget, executor.peak_bytes))
         raise InputError(
-            f"memory_budget: {', '.join(diagnostics)} would take {needed} on each device, where {allowed} are allowed "
-            f"(rounds: {rounds}). Use fewer diagnostics, a smaller cohort_size or layout chunked(1), or raise it."
+            f"memory_budget: {', '.join(diagnostics)} need {needed} on each device, but {allowed} are allowed (rounds: "
+            f"{rounds}). Use fewer diagnostics, a smaller cohort_size or layout chunked(1), or raise it."
         )
     return measure, peak, time.perf_counter() - start_time
 

@@ -41,7 +41,7 @@ class EarlyStopping:
         if (self.patience + 1) * evaluate_every >= rounds:
             raise InputError(
                 f"patience: {self.patience} evaluations after the first take {(self.patience + 1) * evaluate_every} "
-                f"rounds, and training ends after {rounds}. Lower patience or evaluate_every, or raise rounds."
+                f"rounds, but training ends after {rounds}. Lower patience or evaluate_every, or raise rounds."
             )
 
     def complete(self, simulation: Simulation) -> "EarlyStopping":

@@ -26,7 +26,7 @@ from fedjax_het.validation import Count, validate_arguments
 
 
 class _Cut(NamedTuple):
-    """Where a network is cut: a layer directly below the root, or the end of the encoder (None)."""
+    """The position of the cut: after a layer directly below the root, or at the end of the encoder (None)."""
 
     layer: str | None
     shape: tuple[int, ...]  # of its output, without the axis of the batch
@@ -36,26 +36,26 @@ class _Cut(NamedTuple):
 def cache_features(
     model: Model, federation: Federation, *, batch_size: Count = 256, folder: str | Path | None = None
 ) -> tuple[Model, Federation]:
-    """Compute what the frozen layers before the first trained one return, once for each example.
+    """Compute the output of the frozen layers before the first trained layer, once for each example.
 
         network = fh.models.train_only("params/classifier/*")(network)
         network, federation = fh.cache_features(network, federation)
 
     The model has the same variables as before and takes these activations as inputs, [feature] float32; training gives
-    the same numbers up to rounding. The network is cut behind a layer of its Linen module (a
-    block, a norm) or at the end of its encoder, as late as its result still depends on the inputs through that output
-    alone. Algorithms and diagnostics that read images, such as `feddg`, then are refused.
+    the same results up to rounding. The network is cut after a layer of its Linen module (a block, a norm) or at the
+    end of its encoder: at the last output that depends on no trained leaf and that alone connects the inputs with the
+    result. Algorithms and diagnostics that read images, such as `feddg`, then raise an error.
 
     Args:
         model: A model with frozen leaves, see `fedjax_het.models.freeze`, and pretrained weights.
         federation: A federation without augmentation.
         batch_size: The number of examples per forward pass.
-        folder: Where the activations are kept, so that later calls with the same frozen layers, weights and examples
-            read them; None: in the memory of the host. A file is named after the hash of all that it depends on, and
-            can be deleted.
+        folder: The folder in which activations are stored for later calls with the same frozen layers, weights and
+            examples; None: they are only in host memory. Files are named by the hash of these inputs, and may be
+            deleted.
 
     Returns:
-        The model and the federation to train with. Use the given ones with the trained variables for new examples.
+        The model and the federation for training. For new examples, use the original model with the trained variables.
 
     Raises:
         InputError: Inputs are augmented, no layer is frozen before the first trained one, the frozen leaves depend on
@@ -63,7 +63,7 @@ def cache_features(
     """
     if federation.augment is not None:
         raise InputError(
-            "cache_features: inputs are augmented, so that they differ in each epoch. Turn one of them off."
+            "cache_features: inputs are augmented and differ in each epoch. Turn off augmentation or cache_features."
         )
     stored = federation.examples.inputs
     example = federation.prepare(jnp.zeros((1, *stored.shape[1:]), stored.dtype))
@@ -97,8 +97,7 @@ def _initialize(model: Model, example: Array) -> Variables:
     for path, leaf in first.items():
         if not np.array_equal(leaf, second[path]):
             raise InputError(
-                f"cache_features: the frozen leaf {path} is random and differs between seeds. Start from pretrained "
-                "weights."
+                f"cache_features: the frozen leaf {path} is random and differs between seeds. Use pretrained weights."
             )
     return starts[0]
 
@@ -128,7 +127,7 @@ def _find_cut(model: Model, variables: Variables, frozen: Variables, example: Ar
             return cut
     raise InputError(
         "cache_features: no layer of a Linen module is frozen before the first trained one. Freeze the first layers, "
-        "or leave cache_features out."
+        "or remove cache_features."
     )
 
 

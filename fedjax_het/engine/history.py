@@ -59,7 +59,7 @@ class History(NamedTuple):
         """
         figures = self.figures()
         if unknown := [name for name in names if name not in figures]:
-            raise InputError(f"plot: there is no figure '{unknown[0]}'. {nearest(unknown[0], figures)}")
+            raise InputError(f"plot: unknown metric '{unknown[0]}'. {nearest(unknown[0], figures)}")
         accuracies, losses = ([n for n in figures if n.endswith((f"/{x}", f"/{x}_mean"))] for x in ("accuracy", "loss"))
         groups = [names] if names else [accuracies, losses]
         size = (6 * len(groups), 4)

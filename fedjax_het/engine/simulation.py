@@ -112,7 +112,9 @@ class Simulation:
         num_values = len(sweep.algorithms)
         seeds = (seed,) * num_values if isinstance(seed, int) else tuple(seed)
         if not seeds or (sweep.values and len(seeds) != num_values):
-            raise InputError(f"seed: {len(seeds)} for {num_values} values of a sweep. Give one for all, or one each.")
+            raise InputError(
+                f"seed: got {len(seeds)} seeds for {num_values} values of a sweep. Pass one seed, or one per value."
+            )
         if (last := max(seeds) + num_seeds - 1) > LARGEST_COUNT:
             raise InputError(f"num_seeds: seeds run from {max(seeds)} to {last}; the largest seed is {LARGEST_COUNT}.")
         if isinstance(layout, str) and layout != AUTO:
@@ -195,7 +197,7 @@ class Simulation:
             {diagnostic: {quantity: NumPy arrays [runs, ...]}}.
         """
         if self._diagnose is None:
-            raise ValueError("this simulation has no diagnostics: give it some, Simulation(..., diagnostics={...})")
+            raise ValueError("this simulation has no diagnostics. Pass some: Simulation(..., diagnostics={...})")
         return self._diagnose(state)
 
     def count_overflow(self, first: int, end: int) -> np.ndarray | None:
@@ -263,11 +265,11 @@ def _stop_at_nonfinite(metrics: RoundMetrics, first: int) -> None:
     seed, offset, _ = np.argwhere(metrics.is_nonfinite)[0]
     if metrics.is_rejected[seed, offset]:
         raise NonFiniteError(
-            f"round {first + offset}: the clients' updates are finite, the result of the server holds NaN or "
-            "infinity. Lower the learning rates, or let on_nonfinite='drop' leave such a round without effect."
+            f"round {first + offset}: the clients' updates are finite, but the server's result contains NaN or "
+            "infinity. Lower the learning rates, or set on_nonfinite='drop' to skip such rounds."
         )
     clients = metrics.cohort[seed, offset][metrics.is_nonfinite[seed, offset]].tolist()
     raise NonFiniteError(
-        f"round {first + offset}: clients {clients} sent NaN or infinity. Lower the learning rate, look at their "
-        "data, or let on_nonfinite='drop' leave them out."
+        f"round {first + offset}: clients {clients} sent NaN or infinity. Lower the learning rate, check their data, "
+        "or set on_nonfinite='drop' to skip them."
     )

@@ -96,8 +96,8 @@ def without_lookahead(server: ServerState) -> Variables:
     """
     if not isinstance(server.optimizer, Lookahead):
         raise InputError(
-            "server_optimizer: the model that is tested is the one before the lookahead of `lookahead_momentum`, and "
-            "this is another optimizer. Also set evaluated=algorithm.shared_variables."
+            "server_optimizer: the evaluated model is the one before the lookahead of `lookahead_momentum`, which this "
+            "optimizer does not have. Also set evaluated=algorithm.shared_variables."
         )
     return server.shared | {"params": tree.subtract(server.shared["params"], server.optimizer.step)}
 

@@ -78,8 +78,8 @@ def head(shared: Variables) -> Params:
     """The shared head of a model, for a summary of its shape. Raises InputError if heads are personal."""
     if "classifier" not in shared["params"]:
         raise InputError(
-            "published: a summary is to have the shape of params/classifier, which the sharing rule keeps personal. "
-            "Share the head, or take an algorithm that does not compare heads."
+            "published: a summary has the shape of params/classifier, which is personal under the sharing rule. Share "
+            "the head, or use an algorithm that does not compare heads."
         )
     return shared["params"]["classifier"]
 
@@ -184,7 +184,7 @@ def class_weighted_mean(weighting: WeightingName = "samples") -> Summary:
 def _outline(shared: Variables) -> Array:
     """Zeros with the shape of class means."""
     if "outline" not in shared:
-        raise InputError("published: class means need adapt=models.with_feature_shape, which tells their shape.")
+        raise InputError("published: class means require adapt=models.with_feature_shape, which provides their shape.")
     outline = shared["outline"]["prototypes"]
     return jnp.zeros(outline.shape[1:], outline.dtype)
 

@@ -124,8 +124,8 @@ def _add_to_mean(update: Variables, view: ReceiveView) -> tuple[Variables, PyTre
 def _warn_of_selection(algorithm: Algorithm) -> None:
     if algorithm.aggregator.is_selective:
         warnings.warn(
-            "feedback: this aggregator leaves out whole updates, but a client's memory assumes that its update was "
-            "used. Use a rule that uses all clients, or feedback='none'.",
+            "feedback: this aggregator discards whole updates, but a client's memory assumes that its update was used. "
+            "Use a rule that uses all clients, or feedback='none'.",
             stacklevel=2,
         )
 
@@ -138,8 +138,8 @@ def check_uniform_mean(algorithm: Algorithm, reason: str) -> None:
     """Raise InputError unless the server takes the plain mean over the present clients."""
     if not algorithm.aggregator.is_uniform_mean:
         raise InputError(
-            f"uplink: {reason}, which needs the sum of what arrives. Use an algorithm whose server takes the plain "
-            "mean, such as FedAvg with weighting='uniform', or omit it."
+            f"uplink: {reason}, which requires the sum of all messages. Use an algorithm with the plain mean, such as "
+            "FedAvg with weighting='uniform', or omit it."
         )
 
 

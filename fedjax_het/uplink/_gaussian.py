@@ -81,7 +81,7 @@ def gaussian_mechanism(
     gamma = 0.0 if target_quantile is None else target_quantile
     if is_adaptive and (per_layer or not is_central):
         other = "per_layer" if per_layer else "noise_at='clients'"
-        raise InputError(f"target_quantile: there is no rule for it with {other}. Leave one of the two out.")
+        raise InputError(f"target_quantile: not supported with {other}. Remove one of the two.")
 
     if not is_adaptive:
         only_adaptive = {
@@ -96,7 +96,7 @@ def gaussian_mechanism(
         before, after = algorithm.uplink[:place], algorithm.uplink[place + 1 :]
         _check_measured(algorithm)
         if noise_multiplier is None:
-            raise InputError("noise_multiplier: not set. Give one, or a budget, config.privacy.epsilon=2.")
+            raise InputError("noise_multiplier: not set. Set it, or a privacy budget such as config.privacy.epsilon=2.")
         if is_central and not algorithm.aggregator.is_uniform_mean:
             raise InputError(
                 "noise_at: noise at the server needs a plain mean, unlike this aggregator: with weights by "
@@ -105,25 +105,25 @@ def gaussian_mechanism(
             )
         if any(stage.corrupt for stage in algorithm.uplink):
             raise InputError(
-                "gaussian_mechanism: attackers who know all updates send what follows from them, without a bound. "
-                "Leave the attack out, or take one by which attackers change their own update only."
+                "gaussian_mechanism: attackers who know all updates can send values that depend on them without a "
+                "bound. Remove the attack, or use one in which attackers change only their own update."
             )
         if any(stage.receive for stage in before):
             raise InputError(
-                "gaussian_mechanism: a stage before it acts on the server's sum, too: an attack by those who know it, "
-                "or EF21, whose server adds up the noise of all rounds. Leave one of the two out."
+                "gaussian_mechanism: an earlier stage also acts on the server's sum (an attack that knows it, or EF21, "
+                "which accumulates the noise of all rounds). Remove one of the two."
             )
         if is_central and any(stage.send for stage in after):
             raise InputError(
-                "gaussian_mechanism: a stage after it changes what clients send, so that the bound does not hold. Put "
-                "it last."
+                "gaussian_mechanism: a later stage changes the messages of clients, so the bound does not hold. Put "
+                "gaussian_mechanism last."
             )
 
     def init_server(shared: Variables, num_clients: int, cohort_size: int) -> PyTree:
         if (others := shared.keys() - {"params"}) and buffers is None:
             raise InputError(
-                f"buffers: the model has {', '.join(sorted(others))}, which clients would send in the clear. Choose "
-                "'in_vector' or 'keep_server', or a model without, such as norm='group'."
+                f"buffers: the model has {', '.join(sorted(others))}, which clients would send without noise. Set "
+                "'in_vector' or 'keep_server', or use a model without them, such as norm='group'."
             )
         return jnp.asarray(norm, float) if is_adaptive else ()
 
@@ -194,8 +194,8 @@ def split_noise(noise_multiplier: float, count_noise: float) -> float:
         return 0.0
     if not isinstance(noise_multiplier, jax.Array) and noise_multiplier >= 2 * count_noise:
         raise InputError(
-            f"count_noise: {count_noise:g} is too little for a noise_multiplier of {noise_multiplier:g}: it must be "
-            "more than half of that. Raise it, or take more clients per round."
+            f"count_noise: {count_noise:g} is too small for a noise_multiplier of {noise_multiplier:g}: it must exceed "
+            "half of that. Raise it, or use more clients per round."
         )
     return (noise_multiplier**-2 - (2 * count_noise) ** -2) ** -0.5
 

@@ -69,8 +69,8 @@ def test_own_models_rest_where_nobody_asks_and_are_never_sent(name):
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("ditto", {"lam": 45.0}, "lam: lam times the rate of the own models is 2.25; from 2 on they diverge"),
-        ("pfedme", {"personal_learning_rate": 0.2}, "lam: lam times personal_learning_rate is 3; from 2 on"),
+        ("ditto", {"lam": 45.0}, "lam: lam times the learning rate of personal models is 2.25"),
+        ("pfedme", {"personal_learning_rate": 0.2}, "lam: lam times personal_learning_rate is 3. Keep it below 2"),
     ],
 )
 def test_steps_that_overshoot_are_warned_of(name, options, message):

@@ -97,7 +97,7 @@ def test_fedacg_without_momentum_and_pull_is_fedavg():
 def test_fedacg_with_another_server_optimizer_needs_another_model_to_test():
     state = compose("fedacg", norm="none", change={"server_optimizer": optax.adam(0.1)})
     server = state.init(jax.random.key(0), federation().data).server
-    with pytest.raises(InputError, match=r"^server_optimizer: the model that is tested"):
+    with pytest.raises(InputError, match=r"^server_optimizer: the evaluated model"):
         fedacg().evaluated(server)
 
 

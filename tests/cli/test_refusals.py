@@ -146,13 +146,13 @@ def test_images_too_small_for_the_network_are_refused(refused):
         (["layout=sharded(100000000)"], "config.layout: sharded(100000000) needs"),
         (["data.domains=true", "data.unseen=noisy, noisy"], "'noisy' is named 2 times"),
         (["model.width=1e9"], "config.model.width: 1e+09 times hidden of 4 is more than an array can have"),
-        (["model.hidden=1000000000"], "memory: the server's state and that of one client take 300.0 GB"),
-        (["algorithm.name=moon", "algorithm.buffer=1000000000"], "memory: the server's state and that of one client"),
-        (["algorithm.batch_size=1000000000"], "memory: this run takes more than"),
-        (["num_seeds=1000000000"], "memory: this run takes more than"),
+        (["model.hidden=1000000000"], "memory: the states of the server and of one client take 300.0 GB"),
+        (["algorithm.name=moon", "algorithm.buffer=1000000000"], "memory: the states of the server and of one client"),
+        (["algorithm.batch_size=1000000000"], "memory: this run needs more than"),
+        (["num_seeds=1000000000"], "memory: this run needs more than"),
         (
             ["aggregator.name=krum"],
-            "aggregator 'krum': num_attackers=1 needs at least 4 clients per round, and the cohort has 3 clients.",
+            "aggregator 'krum': num_attackers=1 needs at least 4 clients per round, but the cohort has 3 clients.",
         ),
         (
             ["aggregator.name=trimmed_mean", "aggregator.before=nnm,nnm"],

@@ -56,8 +56,8 @@ def test_an_unknown_optimizer_is_refused_with_the_nearest():
 @pytest.mark.parametrize(
     ("choice", "betas", "message"),
     [
-        (None, (0.9, 0.99), "betas: they are Adam's. Set optimizer"),
-        (torch_sgd(0.1), (0.9, 0.99), "betas: they are Adam's"),
+        (None, (0.9, 0.99), "betas: only Adam has betas. Set optimizer"),
+        (torch_sgd(0.1), (0.9, 0.99), "betas: only Adam has betas"),
         ("adam", (0.9, 1.0), "betas: must be a list in which each is a number in \\[0, 1\\)"),
         ("adam", (0.9,), "betas: must be a list with 2 entries"),
     ],

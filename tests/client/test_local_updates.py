@@ -166,7 +166,7 @@ def test_an_update_with_only_trains_the_matching_parameters():
 
 
 def test_only_together_with_keep_optimizer_is_refused():
-    with pytest.raises(InputError, match="only: the optimizer is kept"):
+    with pytest.raises(InputError, match="only: not supported if the optimizer is kept"):
         sgd(only="params/w", keep_optimizer=True)
 
 

@@ -168,7 +168,7 @@ def test_stops_are_the_evaluated_rounds_and_the_requested_multiples(simulation):
             {"objective": (lambda forward: jnp.nan * jnp.sum(forward.outputs.logits),)},
             r"clients \[.*\] sent NaN or inf",
         ),
-        ({"server_optimizer": optax.sgd(jnp.inf)}, r"the clients' updates are finite, the result of the server"),
+        ({"server_optimizer": optax.sgd(jnp.inf)}, r"the clients' updates are finite, but the server's result"),
     ],
 )
 def test_the_error_for_nonfinite_values_names_the_round_and_their_origin(change, message):

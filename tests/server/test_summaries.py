@@ -62,7 +62,7 @@ def test_without_reports_a_moving_average_is_unchanged():
 def test_a_decay_out_of_range_and_a_personal_head_are_refused():
     with pytest.raises(InputError, match=r"decay.*not 1\.5"):
         ema(1.5, like=head)
-    with pytest.raises(InputError, match="keeps personal"):
+    with pytest.raises(InputError, match="is personal"):
         ema(0.9, like=head).init(None, {"params": {"dense": HEAD}}, 3, 3)
 
 

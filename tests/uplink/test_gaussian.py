@@ -172,7 +172,7 @@ def test_both_releases_together_cost_what_was_asked_for():
         value = split_noise(z, sigma)
         # The Rényi divergence of a Gaussian of order alpha is alpha / (2 z^2), and adds up.
         assert value**-2 + (2 * sigma) ** -2 == pytest.approx(z**-2, rel=1e-12)
-    with pytest.raises(InputError, match=r"count_noise: 0\.5 is too little"):
+    with pytest.raises(InputError, match=r"count_noise: 0\.5 is too small"):
         split_noise(1.0, 0.5)
 
 
@@ -212,8 +212,8 @@ SENDS, RECEIVES = Stage(send=lambda update, view: Sent(update)), Stage(receive=l
         ({"before": (Stage(corrupt=lambda stack, view: stack),)}, "attackers who know all updates"),
         ({"before": (RECEIVES,)}, "EF21"),
         ({"before": (RECEIVES,), "noise_at": "clients"}, "EF21"),
-        ({"after": (SENDS,)}, "Put it last"),
-        ({"target_quantile": 0.5, "per_layer": True}, "target_quantile: there is no rule"),
+        ({"after": (SENDS,)}, "Put gaussian_mechanism last"),
+        ({"target_quantile": 0.5, "per_layer": True}, "target_quantile: not supported"),
     ],
 )
 def test_what_would_void_the_guarantee_is_refused(changes, message):

@@ -18,8 +18,9 @@ def sequential(first: LocalUpdate, second: LocalUpdate) -> LocalUpdate:
 
         sequential(sgd(0.1, only="params/classifier/*"), sgd(0.01, only="!params/classifier/*"))    FedPAC: head, body
 
-    Each has its own optimizer; the second's is stored. view.start remains the model at the start of the round. Steps
-    add up; the round's loss, and its drift if both measure it, are averaged with the steps as weights.
+    Each update has its own optimizer; the state of the second is stored. view.start remains the model at the start of
+    the round. Steps are summed; the loss of the round, and the drift if both measure it, are averaged with the steps
+    as weights.
 
     Args:
         first: The first local update.
@@ -90,8 +91,8 @@ def with_own_model(common: LocalUpdate, own: LocalUpdate) -> LocalUpdate:
     """Train the received model with one local update, and then the client's personal model with another.
 
     The result of the first is sent to the server, and provides the round's metrics and optimizer. The second starts
-    from memory["own"], all variables of a model (see `memories.result`), and its result is results["own"]. Steps add
-    up. Each has its own random keys, and view.start is not changed, so neither affects the other.
+    from memory["own"], all variables of a model (see `memories.result`), and its result is results["own"]. Steps are
+    summed. Each update has its own random keys, and view.start is not changed, so neither affects the other.
 
     Args:
         common: Local update of the received model.

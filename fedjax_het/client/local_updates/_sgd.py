@@ -133,7 +133,9 @@ def sgd(
     epochs = 1 if epochs is None else epochs
     check_schedule(learning_rate_schedule)
     if keep_optimizer and only is not None:
-        raise InputError("only: the optimizer is kept between rounds here. Restrict it yourself, where it is kept too.")
+        raise InputError(
+            "only: not supported if the optimizer is kept between rounds. Restrict the optimizer and its memory."
+        )
     optimizer = trainable_only(local_optimizer(optimizer, learning_rate, momentum, weight_decay, betas), only)
     rule = gradient if isinstance(gradient, StatefulGradientRule) else _without_state(gradient)
     step = _build_step(optimizer, rule, batch_size, learning_rate_schedule)

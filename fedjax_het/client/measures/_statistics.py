@@ -74,8 +74,8 @@ def class_moments(batch_size: int = 50) -> Measure:
         num_classes, num_features = classes.means.shape
         if num_classes * num_features**2 > 2**28:
             raise InputError(
-                f"class moments: {num_classes} covariances of {num_features} features each are more than 2^28 numbers "
-                "for a client. Use a model with fewer features, such as models.projected."
+                f"class moments: {num_classes} covariances of {num_features} features each exceed 2^28 numbers per "
+                "client. Use a model with fewer features, such as models.projected."
             )
         params, state = tree.split_params(view.local)
 
@@ -118,8 +118,8 @@ def _measure_classes(problem: Problem, view: ClientView, variables: Variables, b
         check_classes(batch.labels)
         if batch.labels.ndim != 1:
             raise InputError(
-                f"class statistics: labels have shape {batch.labels.shape[1:]} per example; they need one label each. "
-                "Use a data set for classification."
+                f"class statistics: expected one label per example, got labels of shape {batch.labels.shape[1:]}. Use "
+                "a data set for classification."
             )
         forward = problem.forward(params, state, batch, view, make_key(0), is_training=False)
         return _sums(forward.outputs.features, batch.labels, batch.mask, forward.outputs.logits.shape[-1])

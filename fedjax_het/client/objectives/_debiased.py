@@ -93,8 +93,8 @@ def head_weight(params: Params, num_classes: int) -> Array:
     ]
     if not weights:
         raise InputError(
-            f"the debiased classifier looks for a weight [feature, {num_classes}] at params/classifier, and finds "
-            f"{', '.join(sorted(leaves)) or 'nothing'}. Give the model a linear head of that name."
+            f"the debiased classifier needs a weight [feature, {num_classes}] at params/classifier, got "
+            f"{', '.join(sorted(leaves)) or 'nothing'}. Use a model with a linear head of that name."
         )
     return weights[-1]
 

@@ -123,8 +123,8 @@ def decorrelation(beta: NonNegative = 0.1, form: DecorrelationForm = "released")
         features = forward.outputs.features
         if features.ndim != 2:
             raise InputError(
-                f"decorrelation: features have shape {features.shape[1:]} per example; they need to be vectors. Take "
-                "a model and a data set for classification."
+                f"decorrelation: expected features that are vectors, got shape {features.shape[1:]} per example. Use a "
+                "model and a data set for classification."
             )
         return beta * correlation(features, forward.batch.mask, form)
 

@@ -166,7 +166,7 @@ def cox(weight: NonNegative = 1.0) -> Term:
     def cox(forward: ForwardPass) -> Array:
         labels, mask = forward.batch.labels, forward.batch.mask
         if not are_times(labels):
-            raise InputError("task_loss: 'cox' is for survival times, and this data set has classes. Omit it.")
+            raise InputError("task_loss: 'cox' is for survival times, but this data set has classes. Omit it.")
         return weight * masked_mean(cox_losses(forward.outputs.logits, labels, mask > 0), mask)
 
     return cox
@@ -198,8 +198,8 @@ def with_task_loss(objective: tuple[Term, ...], task_loss: TaskLoss) -> tuple[Te
     if not any(isinstance(term, CrossEntropy) for term in objective):
         own = ", ".join(term.__name__ for term in objective)
         raise InputError(
-            f"task_loss: '{task_loss}' has no place in this algorithm, whose loss is its own ({own}). "
-            "Leave task_loss='cross_entropy', or take another algorithm."
+            f"task_loss: '{task_loss}' cannot replace the loss of this algorithm ({own}). Use "
+            "task_loss='cross_entropy', or another algorithm."
         )
     replacements = (TASK_LOSSES[task_loss] if isinstance(term, CrossEntropy) else (term,) for term in objective)
     return tuple(term for terms in replacements for term in terms)

@@ -88,7 +88,7 @@ def trace_round(spec: RunSpec, layout: Layout) -> TracedRound:
     min_bytes = tree.num_bytes(before.server) + tree.num_bytes(before.clients) // spec.num_clients
     if min_bytes > layout.device_memory:
         raise InputError(
-            f"memory: the server's state and that of one client take {describe_bytes(min_bytes)}, and a device has "
+            f"memory: the states of the server and of one client take {describe_bytes(min_bytes)}, but a device has "
             f"{describe_bytes(layout.device_memory)}. Use a smaller model or smaller client states."
         )
     _check_amplitude(before.server.shared, federation)
@@ -161,8 +161,8 @@ def _check_states(spec: RunSpec, layout: Layout, initial: State) -> None:
         if differing := sorted(tree.describe_leaves(own_state).items() ^ tree.describe_leaves(initial).items()):
             values = ", ".join(f"{name}={swept[index]}" for name, swept in spec.sweep.values.items())
             raise InputError(
-                f"{values}: cannot be swept, because this run alone has another state, from {differing[0][0]} on. "
-                "Run a separate simulation for it."
+                f"{values}: cannot be swept, because the same run outside a sweep has a different state, such as "
+                f"{differing[0][0]}. Run a separate simulation for it."
             )
 
 
@@ -236,7 +236,7 @@ def _check_outputs(problem: Problem, federation: Federation) -> None:
             2: ("a class for each position of a sequence", "a model of sequences with outputs='every', such as lstm"),
         }.get(labels.ndim, ("masks, a class for each pixel", "a model for segmentation, such as unet"))
         raise InputError(
-            f"config.model: {federation.name} has {kind_of_labels}, and the model's outputs are {outputs.shape[1:]} "
+            f"config.model: {federation.name} has {kind_of_labels}, but the model's outputs are {outputs.shape[1:]} "
             f"per example. Use {kind}."
         )
 

@@ -84,9 +84,9 @@ def build_executor(
             refusals.append(str(error))
     if budget is None or capacity < budget:
         raise InputError(
-            f"memory: this run takes more than the {describe_bytes(capacity)} that a device has. In MB: "
-            f"{refusals[-1]}. Use a smaller model, batch_size or cohort_size, or fewer seeds; on accelerators a "
-            "memory_budget streams what it can."
+            f"memory: this run needs more than the {describe_bytes(capacity)} of a device. In MB: {refusals[-1]}. Use "
+            "a smaller model, batch_size or cohort_size, or fewer seeds; on accelerators, memory_budget streams data "
+            "that does not fit."
         )
     raise InputError(_explain_budget(budget, refusals))
 
@@ -116,7 +116,7 @@ def _check_offload(requested_offload: OffloadPolicy) -> OffloadPolicy:
         return requested_offload
     for name, choice in requested_offload._asdict().items():
         if choice not in (AUTO, "device"):
-            raise InputError(f"{name}: '{choice}' is for a single process.{_ON_DEVICES} Write auto or device.")
+            raise InputError(f"{name}: '{choice}' is for a single process.{_ON_DEVICES} Use auto or device.")
     return ALL_ON_DEVICE
 
 
@@ -164,13 +164,13 @@ def _check_room(first: TracedRound, offload: OffloadPolicy, folder: Path) -> Non
     size = _stored_bytes(first)
     if offload.client_states == "host" and size > physical_memory():
         raise InputError(
-            f"client_states: 'host' could come to {format_megabytes(size)} MB, and this machine has "
-            f"{format_megabytes(physical_memory())} of memory. Use 'disk'."
+            f"client_states: 'host' may need {format_megabytes(size)} MB, but this machine has "
+            f"{format_megabytes(physical_memory())} MB of memory. Use 'disk'."
         )
     if offload.client_states == "disk" and size > (free := shutil.disk_usage(nearest_existing_folder(folder)).free):
         raise InputError(
-            f"client_states: 'disk' could come to {format_megabytes(size)} MB, and {folder} has "
-            f"{format_megabytes(free)} free. Choose another place, a smaller model or fewer rounds."
+            f"client_states: 'disk' may need {format_megabytes(size)} MB, but {folder} has {format_megabytes(free)} MB "
+            "free. Choose another folder, a smaller model or fewer rounds."
         )
 
 

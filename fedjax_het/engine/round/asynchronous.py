@@ -95,8 +95,8 @@ class Asynchronous(NamedTuple):
             )
         if algorithm.survey:
             raise InputError(
-                f"asynchronous: this algorithm asks its clients a question before they train "
-                f"({', '.join(algorithm.survey)}), which all must answer first. Use another, or train synchronously."
+                f"asynchronous: this algorithm surveys its clients before training ({', '.join(algorithm.survey)}), "
+                "which requires answers from all of them. Use another algorithm, or train synchronously."
             )
         if any(stage.steps_without_reports for stage in algorithm.uplink):
             raise InputError(
@@ -105,7 +105,7 @@ class Asynchronous(NamedTuple):
             )
         if participation.overflow or participation.depends_on_round:
             raise InputError(
-                "asynchronous: this participation draws clients per round, and there are no rounds. Use uniform "
+                "asynchronous: this participation rule samples clients per round, but there are no rounds. Use uniform "
                 "(cohort_size), all clients or bernoulli (availability)."
             )
         if self.buffer_size > self.concurrency:
@@ -115,13 +115,13 @@ class Asynchronous(NamedTuple):
             )
         if self.concurrency > num_training:
             raise InputError(
-                f"asynchronous: concurrency is {self.concurrency}, and {num_training} clients have training examples. "
+                f"asynchronous: concurrency is {self.concurrency}, but {num_training} clients have training examples. "
                 "Lower it."
             )
         if (size := participation.size(num_clients)) > self.concurrency:
             raise InputError(
-                f"asynchronous: {size} clients would start together, and concurrency is {self.concurrency}. Lower "
-                "cohort_size, 1 say, which replaces each client as soon as it has finished."
+                f"asynchronous: {size} clients would start together, but concurrency is {self.concurrency}. Lower "
+                "cohort_size; 1 replaces each client as soon as it has finished."
             )
 
 
@@ -178,14 +178,14 @@ def fedasync(
         max_staleness: Updates with larger staleness are dropped (paper: 4 or 16; default None, no limit).
 
     Raises:
-        InputError: A number is out of range, or has no effect.
+        InputError: A number is out of range, or would have no effect.
 
     References:
         Xie, Koyejo, Gupta, Asynchronous Federated Optimization, 2019.
     """
     if (a is not None and staleness == "constant") or (b is not None and staleness != "hinge"):
         name = "b" if b is not None else "a"
-        raise InputError(f"{name}: has no effect with staleness='{staleness}'. Leave it out.")
+        raise InputError(f"{name}: has no effect with staleness='{staleness}'. Remove it.")
     weights = {"constant": _polynomial(0.0), "polynomial": _polynomial(0.5 if a is None else a)}
     weight = weights.get(staleness) or _hinge(10.0 if a is None else a, 4 if b is None else b)
     return Asynchronous(concurrency, 1, lambda age: mixing * weight(age), True, max_staleness)

@@ -75,7 +75,9 @@ def make_schedule(
                     num_idle, num_free, last_start = num_idle - 1, num_free - 1, num_draws
             num_draws += 1
         if not training:
-            raise InputError(f"asynchronous: none of {num_draws - last_start} cohorts answers. Raise availability.")
+            raise InputError(
+                f"asynchronous: no client reported in {num_draws - last_start} cohorts. Raise availability."
+            )
         now = training[0][0]
         while training and training[0][0] == now:
             _, number, place, client, start = heapq.heappop(training)

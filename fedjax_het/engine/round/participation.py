@@ -70,9 +70,7 @@ def uniform(cohort_size: CountOrZero) -> Participation:
 
     def size(num_clients: int) -> int:
         if not 1 <= cohort_size <= num_clients:
-            raise InputError(
-                f"cohort_size: must lie between 1 and the number of clients, {num_clients}; it is {cohort_size}."
-            )
+            raise InputError(f"cohort_size: expected 1 to {num_clients}, the number of clients, got {cohort_size}.")
         return cohort_size
 
     def draw(key: Key, num_clients: int, number: Array) -> tuple[Array, Array]:
@@ -125,7 +123,7 @@ def poisson(probability: PositiveFraction, slots: Count | None = None) -> Partic
 
     def size(num_clients: int) -> int:
         if slots and slots > num_clients:
-            raise InputError(f"slots: {slots} places for {num_clients} clients. Lower it, or leave it out.")
+            raise InputError(f"slots: {slots} slots for {num_clients} clients. Lower it, or remove it.")
         return min(slots or min_slots(num_clients, probability, _MAX_OVERFLOW), num_clients)
 
     def draw(key: Key, num_clients: int, number: Array) -> tuple[Array, Array]:
@@ -223,8 +221,8 @@ def _read_intervals(path: str, period: int | None) -> np.ndarray:
         if not 0 <= client <= LARGEST_COUNT or not 0 <= start < end <= (period or LARGEST_COUNT):
             end_condition = f", with end at most {period}, the period" if period else ""
             raise InputError(
-                f"trace: '{path}', line {number}: client must be at least 0 and 0 <= start < end{end_condition}; "
-                f"they are {client}, {start}, {end}."
+                f"trace: '{path}', line {number}: expected client >= 0 and 0 <= start < end{end_condition}, got "
+                f"{client}, {start}, {end}."
             )
     return np.array(intervals, np.int32)
 

@@ -124,8 +124,8 @@ def from_file(path: str, deadline: PositiveSeconds | None = None, late: Late = "
     def check(num_clients: int) -> None:
         if num_clients > len(speeds):
             raise InputError(
-                f"timing: '{path}' has speeds of {len(speeds)} clients, and there are {num_clients}. Add a line for "
-                "each client, or take fewer clients."
+                f"timing: '{path}' has the speeds of {len(speeds)} clients, but there are {num_clients}. Add a line "
+                "for each client, or use fewer clients."
             )
 
     def seconds(client: Array, num_clients: int) -> tuple[Array, Array]:
@@ -153,5 +153,5 @@ def _read_speeds(path: str) -> np.ndarray:
     lines.sort()
     if (clients := [line[0] for line in lines]) != list(range(len(lines))):
         wrong = next(i for i, client in enumerate(clients) if client != i)
-        raise InputError(f"timing: '{path}' must have exactly one line for client {wrong}, and for every other.")
+        raise InputError(f"timing: '{path}': expected exactly one line for each client, including client {wrong}.")
     return np.array([line[1:] for line in lines], np.float32)

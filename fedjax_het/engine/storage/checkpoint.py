@@ -61,7 +61,7 @@ def _inspect(directory: Path, round: int, is_thorough: bool) -> SavedCheckpoint:
         about = json.loads(read_regular(folder / "about" / "metadata"))
         stored_round = about.get("round", round)
         if not {"format", "identity", "leaves"} <= about.keys():
-            return SavedCheckpoint(round, {}, "'about' is not what a run writes there")
+            return SavedCheckpoint(round, {}, "'about' has unexpected contents")
     except (OSError, ValueError, AttributeError) as error:
         return SavedCheckpoint(round, {}, f"'about' cannot be read ({error})")
     if stored_round != round:
@@ -175,7 +175,7 @@ class Checkpoints:
             )
         if not self._continues(about["identity"], self._identity):
             raise InputError(
-                f"{where}: the checkpoint is of another run. Give its settings again, or another directory."
+                f"{where}: the checkpoint belongs to another run. Use the settings of that run, or another directory."
             )
         _check_leaves(where, about["leaves"], _leaves(like, self._num_clients))
         with _reporting_damage(where):
@@ -281,6 +281,6 @@ def _check_leaves(where: Path, stored: dict[str, str], expected: dict[str, str])
         found, wanted = stored.get(name, "absent"), expected.get(name, "absent")
         if found != wanted:
             raise InputError(
-                f"{where}: the checkpoint is of another algorithm, model or number of clients: {name} is {found} "
+                f"{where}: the checkpoint belongs to another algorithm, model or number of clients: {name} is {found} "
                 f"in the checkpoint and {wanted} in this run. Train into another directory."
             )

@@ -28,7 +28,7 @@ def find_damage(folder: Path) -> str | None:
         expected = json.loads(read_regular(folder / NAME))
         for name, crc in expected.items():
             if crc32_of(folder / name) != crc:
-                return f"{name} has another checksum than when it was written"
+                return f"the checksum of {name} does not match"
     except FileNotFoundError as error:
         missing = Path(error.filename).relative_to(folder).as_posix()
         return None if missing == NAME else f"{missing} is missing"

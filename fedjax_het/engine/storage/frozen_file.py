@@ -1,4 +1,4 @@
-"""The file of frozen leaves, which all checkpoints of a run share: it is written once."""
+"""The file of frozen leaves, which is written once and shared by all checkpoints of a run."""
 
 from pathlib import Path
 
@@ -22,7 +22,7 @@ class FrozenFile:
         self._checksum: int | None = None
 
     def write(self, leaves: Variables) -> dict[str, int]:
-        """Write the leaves, if this has not been done, and wait until they are on disk.
+        """Write the leaves at the first call, and wait until they are on disk.
 
         Returns:
             {"frozen": the checksum for `read`}; {} without leaves.
@@ -51,9 +51,9 @@ class FrozenFile:
         )
 
     def find_damage(self, checksum: int | None) -> str | None:
-        """A description of what is wrong with the file; None if it is intact, or if none is expected."""
+        """A description of the damage; None if the file is intact, or if no file is expected."""
         if checksum is None:
             return None
         if not self._path.is_file():
             return f"{_NAME} is missing"
-        return None if crc32_of(self._path) == checksum else f"{_NAME} has another checksum than when it was written"
+        return None if crc32_of(self._path) == checksum else f"the checksum of {_NAME} does not match"

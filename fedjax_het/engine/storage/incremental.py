@@ -87,7 +87,7 @@ class IncrementalCheckpoint:
         for segment in segments:
             path, checksum, size = self._folder / segment["file"], 0, store.record_dtype.itemsize
             if path.stat().st_size != segment["num_records"] * size:
-                raise OSError(f"{path} is cut short")
+                raise OSError(f"{path} is truncated")
             with open_regular(path) as file:
                 while content := file.read(max(1, _BUFFER_SIZE // size) * size):
                     checksum = zlib.crc32(content, checksum)
@@ -107,7 +107,7 @@ class IncrementalCheckpoint:
             if not path.is_file():
                 return f"{path} is missing"
             if is_thorough and crc32_of(path) != segment["checksum"]:
-                return f"{path} has another checksum than when it was written"
+                return f"the checksum of {path} does not match"
         return None
 
     def prune(self, segments: Iterable[CheckpointSegment]) -> None:

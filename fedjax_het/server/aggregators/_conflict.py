@@ -103,7 +103,9 @@ def dominant_edit(
 ) -> GramEdit:
     """FedMGC's edit of every update, as coefficients; arguments as in `dominant_correction`."""
     if (order, target) == ("simultaneous", "current"):
-        raise InputError("target: 'current' needs order='one_by_one'; at once, every update is still the original.")
+        raise InputError(
+            "target: 'current' requires order='one_by_one'; with 'simultaneous', every update is still the original."
+        )
 
     def edit(gram: Array, is_present: Array, losses: Array) -> Array:
         sizes = geometry.lengths(gram)

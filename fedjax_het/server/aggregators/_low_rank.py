@@ -35,7 +35,7 @@ class _Adapters(NamedTuple):
 
 @validate_arguments
 def mean_with_exact_products(scale: Positive = 2.0, weighting: WeightingOrName = "samples") -> Aggregator:
-    """The weighted mean of A and B, and of their products, whose difference is added to the kernels (FedEx-LoRA).
+    """The weighted mean of A and B, with the difference from the mean product added to the kernels (FedEx-LoRA).
 
         W <- W + s sum_i p_i (A_i - A) (B_i - B),   A = sum_i p_i A_i,   B = sum_i p_i B_i
 
@@ -88,7 +88,7 @@ def mean_with_corrected_b(
 
     Args:
         penalty: Penalty lambda of the correction (default .01). 0 is the best fit in the span of A.
-        similarity: The measure of similarity, which the paper leaves open (default "squared_error").
+        similarity: The measure of similarity, which the paper does not specify (default "squared_error").
         weighting: Weights p_i, as in `mean`.
         steps: Steps of gradient descent for the cosine.
         learning_rate: Its learning rate.
@@ -98,7 +98,7 @@ def mean_with_corrected_b(
 
     References:
         Bian, Wang, Zhang and Xu, LoRA-FAIR: Federated LoRA Fine-Tuning with Aggregation and Initialization Refinement,
-        ICCV 2025. There is no code by the authors.
+        ICCV 2025. No code by the authors was found.
     """
     weighting = resolve_weighting(weighting)
     declared = WeightedSum(weighting.per_client)
@@ -190,10 +190,10 @@ def merged_products(
 
         M = sum_i p_i s_i A_i B_i,   s_i = alpha / r_i
 
-    FLoRA adds M to the kernels, which must be in the model's `base`, and leaves A and B as they are; its clients start
-    from fresh ones. With `decompose`, as in FlexLoRA, A and B become the best approximation of M at the largest rank r:
-    M = U S V^T, A = U_r, s B = S_r V_r^T, by QR of the stacked factors and an SVD of their small product. All other
-    leaves are averaged.
+    FLoRA adds M to the kernels, which must be in the model's `base`, and does not change A and B; its clients start
+    with fresh adapters. With `decompose`, as in FlexLoRA, A and B become the best approximation of M at the largest
+    rank r: M = U S V^T, A = U_r, s B = S_r V_r^T, by QR of the stacked factors and an SVD of their small product. All
+    other leaves are averaged.
 
     Args:
         ranks: Client i has the rank ranks[i mod len(ranks)].
@@ -257,7 +257,7 @@ def _read_adapters(stack: Variables) -> Iterator[_Adapters]:
     leaves = tree.leaves_by_path(stack)
     paths = [path.removesuffix(_A) for path in leaves if path.endswith(_A)]
     if not paths:
-        raise InputError("aggregator: the model has no low-rank adapters. Add some: fh.models.lora(rank)(model).")
+        raise InputError("aggregator: the model has no low-rank adapters. Add them with fh.models.lora(rank)(model).")
     for path in paths:
         a, b = leaves[path + _A], leaves[path + _B]
         yield _Adapters(path, a.reshape(len(a), -1, a.shape[-1]), b.reshape(len(b), a.shape[-1], -1))

@@ -88,7 +88,7 @@ def geometric_median(
     steps = prepare("geometric_median", num_attackers, preparation)
     is_uniform = weighting is resolve_weighting("uniform")
     if not is_uniform and "bucketing" in preparation.get("before", ()):
-        raise InputError("weighting: buckets have none. Leave out weighting, or 'bucketing' in before.")
+        raise InputError("weighting: buckets are not weighted. Remove weighting, or 'bucketing' from before.")
 
     def update(problem: Problem, state: PyTree, view: ServerView) -> tuple[Aggregate, PyTree]:
         steps.check(view)

@@ -60,7 +60,8 @@ def gram_rule(
         steps.check(view, minimum := min_rows(num_attackers))
         if (size := steps.num_rows(len(view.cohort))) < num_selected:
             raise InputError(
-                f"num_selected: {num_selected} of the {size} updates of a round. Lower it, or leave it out."
+                f"num_selected: expected at most {size}, the updates of a round, got {num_selected}. Lower it, or "
+                "remove it."
             )
         updates = view.updates.select(steps.is_treated)
         members = steps.members(updates, view)
@@ -135,7 +136,7 @@ def multi_krum(
         InputError: See `krum`.
 
     References:
-        Blanchard et al., NeurIPS 2017, which leaves the number open; ByzFL uses m - f, ByzantineMomentum m - f - 2.
+        Blanchard et al., NeurIPS 2017, without a number; ByzFL uses m - f, ByzantineMomentum m - f - 2.
     """
 
     def weigh(gram: Array, is_member: Array) -> Array:
@@ -198,7 +199,7 @@ def minimum_diameter_mean(num_attackers: CountOrZero = 1, **preparation: Unpack[
         if (num_subsets := math.comb(len(gram), num_attackers)) > MAX_SUBSETS:
             raise InputError(
                 f"aggregator 'minimum_diameter_mean': {num_subsets} subsets of {len(gram)} updates without "
-                f"num_attackers={num_attackers} are more than {MAX_SUBSETS}. Use multi_krum, or smaller cohorts."
+                f"num_attackers={num_attackers} exceed the limit of {MAX_SUBSETS}. Use multi_krum, or smaller cohorts."
             )
         is_kept = subset_of_minimum_diameter(gram, is_member, num_attackers)
         return is_kept / jnp.maximum(count(is_kept), 1)

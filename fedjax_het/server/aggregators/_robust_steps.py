@@ -149,7 +149,7 @@ class Preparer(NamedTuple):
             kind = "clients" if rows == cohort_size else f"buckets (now {rows})"
             raise InputError(
                 f"aggregator '{self.rule}': num_attackers={self.num_attackers} needs at least {needed} {kind} per "
-                f"round, and the cohort has {cohort_size} clients. Lower num_attackers, or let more clients take part."
+                f"round, but the cohort has {cohort_size} clients. Lower num_attackers, or let more clients take part."
             )
 
     def has_majority(self, is_member: Array) -> Array:

@@ -73,7 +73,7 @@ def discrepancy_aware(
 def _target(target: Sequence[float] | None, num_classes: int) -> Array:
     values = np.ones(num_classes) if target is None else np.asarray(target, float)
     if len(values) != num_classes:
-        raise InputError(f"target: {len(values)} classes, and the clients have {num_classes}. Give one share for each.")
+        raise InputError(f"target: expected one share for each of the {num_classes} classes, got {len(values)}.")
     return jnp.asarray(values / values.sum())
 
 

@@ -161,7 +161,7 @@ REFUSED = {
     ),
     "one bit of an array": (
         chain(STOPPED, flip_bit("checkpoints/4/state/ocdbt.process_0/d/*")),
-        "checkpoints/4: .*has another checksum than when it was written. Delete it",
+        "checkpoints/4: .*the checksum of .* does not match. Delete it",
     ),
     "the only checkpoint": (
         chain(STOPPED, delete("checkpoints/3", "checkpoints/4/state")),

@@ -62,7 +62,7 @@ def test_class_statistics_ignore_padding():
 
 
 def test_labels_of_pixels_are_refused():
-    with pytest.raises(InputError, match="one label each"):
+    with pytest.raises(InputError, match="one label per example"):
         class_statistics()(PROBLEM, view(labels=np.zeros((20, 6, 6), int)))
 
 

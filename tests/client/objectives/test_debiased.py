@@ -159,7 +159,7 @@ def test_the_weight_of_a_head_of_several_layers_is_that_of_the_last():
 
 
 def test_a_model_without_a_linear_head_is_refused():
-    with pytest.raises(InputError, match=r"looks for a weight .* at params/classifier, and finds nothing"):
+    with pytest.raises(InputError, match=r"needs a weight .* at params/classifier, got nothing"):
         head_weight({"dense": jnp.ones((5, 4))}, 4)
 
 

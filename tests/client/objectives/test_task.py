@@ -21,7 +21,7 @@ def test_cross_entropy_keeps_the_same_objective():
 
 
 def test_an_algorithm_with_its_own_loss_refuses_another():
-    with pytest.raises(InputError, match=r"'dice' has no place.*focal"):
+    with pytest.raises(InputError, match=r"'dice' cannot replace.*focal"):
         with_task_loss((focal(),), "dice")
 
 

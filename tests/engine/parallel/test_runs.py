@@ -194,8 +194,8 @@ def test_diagnostics_of_a_sweep_equal_those_of_runs_alone():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"seed": (1, 2, 3)}, "seed: 3 for 2 values of a sweep"),
-        ({"seed": ()}, "seed: 0 for 2 values of a sweep"),
+        ({"seed": (1, 2, 3)}, "seed: got 3 seeds for 2 values of a sweep"),
+        ({"seed": ()}, "seed: got 0 seeds for 2 values of a sweep"),
     ],
 )
 def test_invalid_options_of_a_sweep_are_refused(options, message):

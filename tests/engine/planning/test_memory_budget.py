@@ -115,7 +115,7 @@ def test_a_budget_that_is_too_small_is_refused_before_compiling(monkeypatch, tmp
 def test_states_too_large_for_the_hosts_memory_are_kept_on_disk(select, monkeypatch):
     monkeypatch.setattr(memory_budget, "physical_memory", lambda: 10_000)
     assert select(vmapped, select.held("host", "stream") + 801)[0] == ("disk", "stream")
-    with pytest.raises(InputError, match=r"client_states: 'host' could come to .* Use 'disk'"):
+    with pytest.raises(InputError, match=r"client_states: 'host' may need .* Use 'disk'"):
         select(vmapped, None, OffloadPolicy("host", "device"))
 
 
@@ -123,7 +123,7 @@ def test_states_too_large_for_the_hosts_memory_are_kept_on_disk(select, monkeypa
 def test_a_run_too_large_for_the_machine_is_refused_before_compiling(select, monkeypatch, budget_kb):
     monkeypatch.setattr(memory_budget, "Executor", None)
     monkeypatch.setattr(Layout, "device_memory", 1000)
-    with pytest.raises(InputError, match=r"^memory: this run takes more than .*server's state .*a client in training"):
+    with pytest.raises(InputError, match=r"^memory: this run needs more than .*server's state .*a client in training"):
         select(vmapped, budget_kb)
 
 
@@ -131,14 +131,14 @@ def test_a_run_too_large_for_the_machine_is_refused_before_compiling(select, mon
 def test_a_program_too_large_for_the_machine_is_refused_before_running(select, monkeypatch):
     size = 1000 * select.held("device", "device") + 500_000
     monkeypatch.setattr(memory_budget, "device_capacity", lambda job, layout: size)
-    with pytest.raises(InputError, match=r"^memory: this run takes more than .*temporary arrays 0\.8"):
+    with pytest.raises(InputError, match=r"^memory: this run needs more than .*temporary arrays 0\.8"):
         select(vmapped, None)
     assert select("auto", None)[1].chunk
 
 
 def test_a_disk_that_is_too_small_is_refused(select, monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda place: shutil._ntuple_diskusage(10**6, 10**6, 1000))
-    with pytest.raises(InputError, match=r"client_states: 'disk' could come to .* Choose another place"):
+    with pytest.raises(InputError, match=r"client_states: 'disk' may need .* Choose another folder"):
         select(vmapped, None, OffloadPolicy("disk", "device"))
 
 
@@ -161,7 +161,7 @@ def test_a_simulation_runs_within_a_small_memory_budget():
 def test_several_processes_keep_everything_on_their_devices(select, monkeypatch):
     monkeypatch.setattr(jax, "process_count", lambda: 2)
     assert select(vmapped, None)[0] == ("device", "device")
-    with pytest.raises(InputError, match=r"client_states: 'host' is for a single process.* Write auto or device"):
+    with pytest.raises(InputError, match=r"client_states: 'host' is for a single process.* Use auto or device"):
         select(vmapped, None, OffloadPolicy("host", "auto"))
     with pytest.raises(InputError, match=r"too small(?s:.*) Several processes keep everything on their devices"):
         select(vmapped, select.held("host", "stream") + 801)

@@ -193,7 +193,7 @@ def test_updates_that_are_too_old_are_dropped_and_counted():
         (fedbuff(9, 5), {}, "5 clients have training examples"),
         (fedbuff(2, 2), {"cohort_size": 3}, "cohort_size"),
         (fedbuff(4, 2), {"participation": participation.poisson(0.5)}, "there are no rounds"),
-        (fedbuff(4, 2), {"name": "fedpac"}, "asks its clients"),
+        (fedbuff(4, 2), {"name": "fedpac"}, "surveys its clients"),
         (fedbuff(4, 2), {"participation": participation.bernoulli(1e-9)}, "concurrency"),
     ],
 )

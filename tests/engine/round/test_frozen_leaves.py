@@ -122,7 +122,7 @@ def test_checkpoints_hold_frozen_leaves_once_and_find_damage(tmp_path):
     content = bytearray((tmp_path / "frozen.safetensors").read_bytes())
     content[-1] ^= 1
     (tmp_path / "frozen.safetensors").write_bytes(content)
-    with pytest.raises(InputError, match=r"frozen\.safetensors has another checksum"):
+    with pytest.raises(InputError, match=r"the checksum of frozen\.safetensors does not match"):
         later.restore(simulation.start())
 
 

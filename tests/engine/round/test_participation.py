@@ -34,7 +34,7 @@ def test_clients_are_available_with_the_requested_probability(probability, expec
 
 @pytest.mark.parametrize("size", [0, 6])
 def test_a_cohort_size_out_of_range_is_refused(size):
-    with pytest.raises(InputError, match=f"between 1 and the number of clients, 5; it is {size}"):
+    with pytest.raises(InputError, match=f"expected 1 to 5, the number of clients, got {size}"):
         participation.uniform(size).size(5)
 
 
@@ -94,7 +94,7 @@ def test_a_trace_draws_uniformly_from_the_available_clients(trace_file):
 @pytest.mark.parametrize(
     ("text", "period", "message"),
     [
-        ("client,start,end\n0,2,2", None, "line 2: client must be at least 0 and 0 <= start < end; they are 0, 2, 2"),
+        ("client,start,end\n0,2,2", None, "line 2: expected client >= 0 and 0 <= start < end, got 0, 2, 2"),
         ("client,start,end\n0,2,9", 4, "with end at most 4, the period"),
         ("client,start\n0,2", None, "no column end"),
         ("client,start,end\n0,1.5,2", None, "line 2: start must be a whole number, and is '1.5'"),

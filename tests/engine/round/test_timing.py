@@ -106,8 +106,8 @@ def test_a_client_is_as_fast_whoever_else_takes_part():
         ("client,step_seconds,message_seconds\n0,1e39,1", "line 2: step_seconds: .* not 1e\\+39"),
         ("client,step_seconds,message_seconds\n0,1,1e-50", "line 2: message_seconds: .* which is 0 in float32"),
         ("client,step_seconds,message_seconds\n-1,1,1", "line 2: client: must be a whole number from 0"),
-        ("client,step_seconds,message_seconds\n0,1,1\n2,1,1", "exactly one line for client 1"),
-        ("client,step_seconds,message_seconds\n0,1,1\n0,1,1", "exactly one line for client 1"),
+        ("client,step_seconds,message_seconds\n0,1,1\n2,1,1", "including client 1"),
+        ("client,step_seconds,message_seconds\n0,1,1\n0,1,1", "including client 1"),
         ("client,step_seconds,message_seconds\n0,inf,1", "line 2: step_seconds must be finite"),
     ],
 )
@@ -121,5 +121,5 @@ def test_a_wrong_file_of_speeds_is_refused_with_its_line(tmp_path, text, message
 def test_a_file_without_lines_for_all_clients_is_refused_when_the_round_is_built(tmp_path):
     path = tmp_path / "speeds.csv"
     path.write_text("client,step_seconds,message_seconds\n0,1,1\n1,1,1")
-    with pytest.raises(InputError, match="has speeds of 2 clients, and there are 5"):
+    with pytest.raises(InputError, match="has the speeds of 2 clients, but there are 5"):
         timed_round(from_file(str(path)))

@@ -115,7 +115,7 @@ def test_a_damaged_file_of_client_states_is_refused(tmp_path):
     advance_in_blocks(simulation, 2, directory=tmp_path)
     path = next((tmp_path / "clients").iterdir())
     path.write_bytes(path.read_bytes()[:-3])
-    with pytest.raises(InputError, match=r"cannot be read.*cut short.*Delete that folder"):
+    with pytest.raises(InputError, match=r"cannot be read.*truncated.*Delete that folder"):
         Checkpoints(tmp_path, "me").restore(simulation.start())
 
 

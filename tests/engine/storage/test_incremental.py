@@ -104,7 +104,7 @@ def test_a_store_larger_than_the_buffer_is_restored_from_its_checkpoint(tmp_path
     ("damage", "message"),
     [
         (lambda path: path.unlink(), "No such file"),
-        (lambda path: path.write_bytes(path.read_bytes()[:-1]), "cut short"),
+        (lambda path: path.write_bytes(path.read_bytes()[:-1]), "truncated"),
         (lambda path: path.write_bytes(path.read_bytes()[:-1] + b"?"), "is damaged"),
     ],
 )

@@ -188,7 +188,7 @@ def test_random_pairs_depend_on_the_round_only():
         (lambda: dominant_correction(p_mode="sum"), "Valid|mean"),
         (lambda: dominant_correction(order="simultanous"), "Did you mean 'simultaneous'"),
         (lambda: dominant_correction(target="now"), "target: unknown option"),
-        (lambda: dominant_correction(order="simultaneous", target="current"), "needs order='one_by_one'"),
+        (lambda: dominant_correction(order="simultaneous", target="current"), "requires order='one_by_one'"),
         (lambda: dominant_correction(min_norm_ratio=2.0), "min_norm_ratio"),
         (lambda: dominant_correction(scope="layer"), "scope"),
         (lambda: harmonized_mean("curent"), "Did you mean 'current'"),

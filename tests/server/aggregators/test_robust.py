@@ -220,7 +220,7 @@ def _refuse(rule, size):
             6,
             r"needs at least 4 buckets \(now 3\) per round, .* has 6 clients",
         ),
-        (aggregators.minimum_diameter_mean(9), 30, "14307150 subsets of 30 updates .* more than 100000"),
+        (aggregators.minimum_diameter_mean(9), 30, "14307150 subsets of 30 updates .* exceed the limit of 100000"),
     ],
 )
 def test_cohorts_that_are_too_small_or_too_large_are_refused(rule, size, message):
@@ -239,7 +239,7 @@ def test_cohorts_that_are_too_small_or_too_large_are_refused(rule, size, message
         (lambda: aggregators.norm_bounded_mean("mean"), "radius: unknown option 'mean'"),
         (
             lambda: aggregators.geometric_median(weighting="samples", before=("bucketing",)),
-            "weighting: buckets have none",
+            "weighting: buckets are not weighted",
         ),
     ],
 )
