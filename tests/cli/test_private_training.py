@@ -127,7 +127,7 @@ def test_the_report_draws_curves_against_epsilon_and_tabulates_it():
         summary, done = None, 2
 
     rows = [Row("private", 0, [Lines()])]
-    figure = curves.make_figure(rows, "accuracy", "accuracy")
+    figure = curves.make_figure(rows)
     (view,) = [view for view in figure.views if view.name == "by epsilon"]
     assert view.panels[0].marks[0].x == [2.0, 3.0] and np.isfinite(view.panels[0].marks[0].y).all()
     table = costs.make_table(rows)

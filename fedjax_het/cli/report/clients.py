@@ -4,7 +4,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from fedjax_het.cli.report.rows import Row
+from fedjax_het.cli.report.rows import Row, find_score
+from fedjax_het.cli.runs import records
 from fedjax_het.cli.runs.data_usage import CLIENT_GROUPS, GROUPS
 from fedjax_het.cli.runs.figures import Curve, Figure, Heat, Panel, View, mean_points, partition_heat
 from fedjax_het.cli.runs.results import RunResults, client_scores
@@ -22,53 +23,47 @@ _FAIRNESS = {
     "Gini": "gini",
 }
 _SPLITS = {"training": "train", "validation": "valid", "test": "test"}
-_FAIRNESS_NOTE = "Over clients, in per cent, then mean ± deviation over seeds. Gini: 0 = all clients have the same."
+_FAIRNESS_NOTE = (
+    "Statistics over clients in per cent, mean ± deviation over seeds. Gini: 0 if all clients have the same score."
+)
 _SCORES_CAPTION = (
-    "After the last round: the mean over seeds, and a bar from the lowest to the highest. Clients without test "
-    "examples are left out. Sorted: the clients of each run from its worst to its best."
+    "After the last round: mean over seeds, with a bar from minimum to maximum. Clients without test examples are "
+    "omitted. Sorted: the clients of each run from worst to best."
 )
 _PARTITION_CAPTION = (
-    "The training examples of each client (across) in each class (down), newcomers last; one map for rows that share a "
-    "partition. As shares of all examples of a client, small clients can be read, too."
+    "Training examples of each client (columns) in each class (rows), newcomers last, with one map per partition. The "
+    "view of shares divides by the number of examples of each client."
 )
-_EXAMPLES_NOTE = "Numbers of examples, and the training examples of each class."
+_EXAMPLES_NOTE = "Number of examples in each split, and of training examples in each class."
 _CURVE_CAPTION = (
-    "After the rounds at which the validation examples of all clients gave a better score than before, and after the "
-    "last; a curve per seed."
+    "After each round that improved the validation score over all clients, and after the last round; one curve per "
+    "seed."
 )
 _CONFUSION_CAPTION = (
-    "Predictions after the last checkpoint, all seeds together: true classes down, predicted across. A share is "
-    "of the examples of a true class."
+    "Predictions after the last checkpoint, summed over seeds: rows are true classes, columns predicted classes. "
+    "Shares are relative to the examples of the true class."
 )
 
 
-def make_fairness_tables(rows: Sequence[Row], score: str) -> list[Table]:
+def make_fairness_tables(rows: Sequence[Row]) -> list[Table]:
     """Tabulate the distribution of scores over clients after the last round: one table per kind of model."""
-    tables = []
+    score, tables = find_score(rows), []
+    final = [[records.final_figures(run.lines) for run in row.runs if run.lines] for row in rows]
     for kind in CLIENT_GROUPS:
         columns = {}
         for column, statistic in _FAIRNESS.items():
-            seeds = [_read_last(row, f"{kind}/{score}_{statistic}") for row in rows]
+            name = f"{kind}/{score}_{statistic}"
+            seeds = [[x for figures in own if name in figures for x in figures[name]["seeds"]] for own in final]
             columns[column] = [Value.of(values) if values else None for values in seeds]
         title, labels = f"Fairness over clients: {GROUPS[kind].description}", [row.label for row in rows]
         tables.append(Table.from_columns(f"fairness_{kind}", title, labels, columns, _FORMATS, _FAIRNESS_NOTE))
     return [table for table in tables if table.columns]
 
 
-def _read_last(row: Row, name: str) -> list[float]:
-    """Return the values after the last round of every run and seed."""
-    last = [line for run in row.runs for line in run.lines if line["round"] == run.done and name in line]
-    return [float("nan") if line[name] is None else line[name] for line in last]
-
-
-def make_scores_figure(rows: Sequence[Row], score: str, title: str) -> Figure | None:
-    """Draw every client's score as a point, and the scores of all clients sorted.
-
-    Args:
-        rows: the rows of one data set.
-        score: "accuracy" or "dice".
-        title: the title of the score.
-    """
+def make_scores_figure(rows: Sequence[Row]) -> Figure | None:
+    """Draw every client's score as a point, and the scores of all clients sorted."""
+    score = find_score(rows)
+    title = score_title(score)
     by_client, in_order = View("by client", []), View("sorted", [])
     for kind in CLIENT_GROUPS:
         points, lines, names = [], [], {}
@@ -84,17 +79,13 @@ def make_scores_figure(rows: Sequence[Row], score: str, title: str) -> Figure | 
             model = GROUPS[kind].description
             by_client.panels.append(Panel(model, "client", title, points, (0, 1), x_names=list(names), is_wide=True))
             in_order.panels.append(Panel(model, "share of clients", title, lines, (0, 1), is_wide=True))
-    title = f"{title.capitalize()} per client"
-    return Figure("clients", title, _SCORES_CAPTION, [by_client, in_order]) if by_client.panels else None
+    views = [by_client, in_order]
+    return Figure("clients", f"{title.capitalize()} per client", _SCORES_CAPTION, views) if by_client.panels else None
 
 
-def make_partition_figure(rows: Sequence[Row], unit: str) -> Figure | None:
-    """Draw the classes of the clients' training examples: one heat map per partition.
-
-    Args:
-        rows: the rows of one data set.
-        unit: "examples", or "pixels" of masks.
-    """
+def make_partition_figure(rows: Sequence[Row]) -> Figure | None:
+    """Draw the classes of the clients' training examples, or of the pixels of masks: one heat map per partition."""
+    unit = "pixels" if find_score(rows) == "dice" else "examples"
     partitions: dict[str, tuple[Json, dict[str, None]]] = {}
     for row in rows:
         for partition in (run.partition for run in row.runs if run.partition):
@@ -115,8 +106,9 @@ def find_client(rows: Sequence[Row], name: str) -> list[tuple[Row, Json]]:
     return [(row, record) for row, record in clients if record["client"] == name]
 
 
-def make_client_parts(rows: Sequence[Row], name: str, score: str, has_confusion: bool) -> list[Table | Figure]:
+def make_client_parts(rows: Sequence[Row], name: str, has_confusion: bool) -> list[Table | Figure]:
     """Make the table of a client's examples and the figures of its scores and predictions; [] if no row has it."""
+    score = find_score(rows)
     if not (found := find_client(rows, name)):
         return []
     clients, labels = [client for _, client in found], [row.label for row, _ in found]

@@ -8,10 +8,11 @@ import numpy as np
 from scipy import stats
 
 from fedjax_het.cli.report import measures
-from fedjax_het.cli.report.rows import Row, find_baseline
+from fedjax_het.cli.report.rows import Row, find_baseline, find_score
 from fedjax_het.cli.runs.data_usage import CLIENT_GROUPS, GROUPS
 from fedjax_het.cli.runs.results import client_scores
 from fedjax_het.cli.runs.tables import ColumnFormat, Table, Value
+from fedjax_het.cli.study.comparison import correct_by_holm
 
 BASELINE = "fedavg"
 MIN_PAIRS = {"seeds": 5, "clients": 6}
@@ -23,11 +24,11 @@ _FORMATS = {
     "p": ColumnFormat(lambda value: f"{value:.3f}" if value >= 0.001 else "< 0.001"),
 }
 _NOTE = (
-    "Difference: row minus FedAvg of the same data, model and rounds, in percentage points. Seeds as pairs (same "
-    "initial weights, cohorts and batches): paired t-test, two-sided, from 5 seeds on; it generalizes to other seeds. "
-    "Clients as pairs (means over seeds): Wilcoxon's signed-rank test, two-sided, where 6 clients or more differ; it "
-    "generalizes to other clients of this federation, not to other seeds. p after Holm's correction for the rows "
-    "compared on the same figure. * p < 0.05, ** p < 0.01, *** p < 0.001."
+    "Difference: row minus FedAvg with the same data, model and rounds, in percentage points. Pairs of seeds (same "
+    "initial weights, cohorts and batches): two-sided paired t-test with at least 5 seeds; it generalizes to other "
+    "seeds. Pairs of clients (means over seeds): two-sided Wilcoxon signed-rank test if at least 6 clients differ; it "
+    "generalizes to other clients of this federation, not to other seeds. p: corrected by Holm's method for the rows "
+    "that are compared on the same figure. * p < 0.05, ** p < 0.01, *** p < 0.001."
 )
 
 
@@ -58,16 +59,6 @@ def signed_rank_test(a: Sequence[float], b: Sequence[float]) -> PairedTest:
     return PairedTest(float(differences.mean()), None, p, len(differences))
 
 
-def correct_holm(ps: Sequence[float | None]) -> list[float | None]:
-    """Apply Holm's correction: p_(k) -> max over j <= k of min(1, (m - j + 1) p_(j)); None stays None."""
-    known = sorted((p, i) for i, p in enumerate(ps) if p is not None)
-    corrected, highest = list(ps), 0.0
-    for k, (p, i) in enumerate(known):
-        highest = max(highest, min(1.0, (len(known) - k) * p))
-        corrected[i] = highest
-    return corrected
-
-
 _TESTS = {"seeds": ("paired t", paired_t_test), "clients": ("signed rank", signed_rank_test)}
 
 
@@ -83,7 +74,7 @@ class Comparison(NamedTuple):
 
 def compare_with_baseline(rows: Sequence[Row]) -> list[Comparison]:
     """Compare every row that has a FedAvg baseline with it, on every figure, with corrected p."""
-    score, found = measures.find_score(rows), []
+    score, found = find_score(rows), []
     for row in rows:
         if (base := find_baseline(row, rows, BASELINE)) is None:
             continue
@@ -104,9 +95,11 @@ def compare_with_baseline(rows: Sequence[Row]) -> list[Comparison]:
                 found.append(Comparison(row.label, base.label, column, when, kind, test))
     families: dict[tuple, list[int]] = {}
     for i, comparison in enumerate(found):  # p is corrected among the rows that are compared on the same figure
-        families.setdefault((comparison.against, comparison.column, comparison.when, comparison.pairs), []).append(i)
+        if comparison.test.p is not None:
+            family = (comparison.against, comparison.column, comparison.when, comparison.pairs)
+            families.setdefault(family, []).append(i)
     for members in families.values():
-        for i, p in zip(members, correct_holm([found[i].test.p for i in members]), strict=True):
+        for i, p in zip(members, correct_by_holm([found[i].test.p for i in members]), strict=True):
             found[i] = found[i]._replace(test=found[i].test._replace(p=p))
     return found
 

@@ -18,7 +18,7 @@ from fedjax_het.cli.report.rows import (
 )
 from fedjax_het.cli.runs.figures import Figure
 from fedjax_het.cli.runs.results import MissingRun, RunResults
-from fedjax_het.cli.runs.tables import LabeledRun, Table, Value, client_tables, score_title
+from fedjax_het.cli.runs.tables import LabeledRun, Table, Value, client_tables
 from fedjax_het.errors import InputError, nearest
 
 _MAX_LINES = 16  # of a table that is not folded
@@ -99,24 +99,25 @@ def _make_sections(
     group: Sequence[Row], scores_to_reach: Sequence[float], client: str | None, has_confusion: bool
 ) -> tuple[list[Section], list[str]]:
     """Return (the sections of the rows of one data set, the sentences of their summary)."""
-    score = measures.find_score(group)
-    title = score_title(score)
     compared = comparisons.compare_with_baseline(group)
     final = measures.make_table(group, comparisons.significance_stars(compared), comparisons.describe_stars(compared))
     tests = [comparisons.make_table(compared)]
     shown, folded = ([], tests) if len(compared) > _MAX_LINES else (tests, [])
-    reached = [costs.make_target_table(group, score, target) for target in scores_to_reach]
+    reached = [costs.make_target_table(group, target) for target in scores_to_reach]
     finished = [LabeledRun(row.label, run, left_out(run)) for row in group for run in row.runs if run.clients]
-    fairness, by_client = clients.make_fairness_tables(group, score), clients.make_scores_figure(group, score, title)
-    partitions = clients.make_partition_figure(group, "pixels" if score == "dice" else "examples")
     matrices = [clients.draw_confusion(group)] if has_confusion else []
-    client_parts = clients.make_client_parts(group, client, score, has_confusion) if client else []
+    client_parts = clients.make_client_parts(group, client, has_confusion) if client else []
     sections = [
         Section("results", "Results", [final, *measures.make_metric_tables(group), *shown, *matrices], folded),
-        Section("learning", "Learning", [*reached, curves.make_figure(group, score, title)]),
-        Section("clients", "Clients", [*fairness, by_client], client_tables(finished)),
+        Section("learning", "Learning", [*reached, curves.make_figure(group)]),
+        Section(
+            "clients",
+            "Clients",
+            [*clients.make_fairness_tables(group), clients.make_scores_figure(group)],
+            client_tables(finished),
+        ),
         Section("client", f"Client {client}", client_parts),
-        Section("data", "Data", [partitions]),
+        Section("data", "Data", [clients.make_partition_figure(group)]),
         Section("diagnostics", "Diagnostics", diagnostics.make_figures(group)),
         Section("pictures", "Pictures", diagnostics.draw_pictures(group)),
         Section("costs", "Costs", [costs.make_table(group)]),

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
-from fedjax_het.cli.report.rows import Row, figure_names
+from fedjax_het.cli.report.rows import Row, figure_names, find_score
 from fedjax_het.cli.runs.data_usage import GROUPS, find_figures
 from fedjax_het.cli.runs.results import RunResults
 from fedjax_het.cli.runs.run_files import Json
@@ -10,18 +10,18 @@ from fedjax_het.cli.runs.setting_text import format_bytes
 from fedjax_het.cli.runs.tables import ColumnFormat, Table, Value, score_title
 
 _NOTE = (
-    "Seconds: of the whole run with all its seeds, evaluation included, compilation not. Seconds per round: from the "
-    "first to the last evaluation, divided by the rounds between. Memory: per device, as counted before the run. Down, "
-    "up: what a client receives and sends in a round. Traffic: of all clients of one seed over the run so far. "
-    "kB = 1000 B. Machines may differ: see the settings."
+    "Seconds: the whole run with all its seeds, including evaluation but not compilation. Seconds per round: from the "
+    "first to the last evaluation, divided by the rounds between them. Memory: per device, computed before the run. "
+    "Down, up: bytes that a client receives and sends per round. Traffic: all clients of one seed over the run so far. "
+    "kB = 1000 B. Runs may be from different machines, see the settings."
 )
 _TARGET_GROUPS = ("test", "clients", "personal")
 """The groups, of which the first that was measured has to reach a score."""
 _TARGET_NOTE = (
-    "The first evaluated round at which a seed's score is at least {target:.4g} % ({where}); between "
-    "evaluations nothing is known. Means over the seeds that reached it, whose number is in the first column. Bytes: "
-    "of all clients, down and up. Bits: sent through the uplink. Seconds: of the machine, including evaluation. "
-    "Virtual seconds: simulated time of the clients."
+    "The first evaluated round at which a seed's score is at least {target:.4g} % ({where}). Means over "
+    "the seeds that reached it, whose number is in the first column. Traffic: all clients, down and up. Bits sent: "
+    "through the uplink. Seconds: time of the machine, including evaluation. Virtual seconds: simulated time of the "
+    "clients."
 )
 
 
@@ -106,17 +106,9 @@ def make_table(rows: Sequence[Row]) -> Table:
     return Table.from_columns("costs", "Time, memory, traffic", [row.label for row in rows], columns, formats, _NOTE)
 
 
-def make_target_table(rows: Sequence[Row], score: str, target: float) -> Table | None:
-    """Tabulate the cost of each row to reach a score.
-
-    Args:
-        rows: the rows of one data set.
-        score: "accuracy" or "dice".
-        target: the score, between 0 and 1.
-
-    Returns:
-        The table; None where no such score was measured.
-    """
+def make_target_table(rows: Sequence[Row], target: float) -> Table | None:
+    """Tabulate the cost of each row of a data set to reach an accuracy or Dice in 0..1; None if it is not measured."""
+    score = find_score(rows)
     groups = {name.partition("/")[0]: name for name, _, _ in find_figures(figure_names(rows), score)}
     if not (measured := [group for group in _TARGET_GROUPS if group in groups]):
         return None
@@ -124,7 +116,7 @@ def make_target_table(rows: Sequence[Row], score: str, target: float) -> Table |
     lines = [[line for run in row.runs for line in _first_lines(run, figure, target)] for row in rows]
     counts = [sum(len({line["seed"] for line in run.lines}) for run in row.runs) for row in rows]
     seeds = [f"{len(own)} of {count}" for own, count in zip(lines, counts, strict=True)]
-    name, title = f"target_{100 * target:g}".replace(".", "_"), f"What {100 * target:.4g} % {score_title(score)} took"
+    name, title = f"target_{100 * target:g}".replace(".", "_"), f"Cost of {100 * target:.4g} % {score_title(score)}"
     note = _TARGET_NOTE.format(target=100 * target, where=where)
     formats = {name: form for name, (form, _) in _TARGET_COLUMNS.items()}
     columns = {"seeds": seeds, **_read_columns(_TARGET_COLUMNS, lines)}

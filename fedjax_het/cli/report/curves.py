@@ -5,10 +5,11 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from fedjax_het.cli.report import costs
-from fedjax_het.cli.report.rows import Row, figure_names
+from fedjax_het.cli.report.rows import Row, figure_names, find_score
 from fedjax_het.cli.runs.data_usage import find_figures
 from fedjax_het.cli.runs.figures import Curve, Figure, Panel, View, mean_curve
 from fedjax_het.cli.runs.run_files import Json
+from fedjax_het.cli.runs.tables import score_title
 
 _Position = Callable[[Json], float | None]
 _AXES: dict[str, tuple[str, _Position]] = {
@@ -20,24 +21,18 @@ _AXES: dict[str, tuple[str, _Position]] = {
     "by bits": ("Mbit sent by clients", lambda line: costs.count_bits_up(line) / 1e6),
 }
 _CAPTION = (
-    "The mean over seeds, and a band from the lowest to the highest. Seconds compare runs of the same machine only; "
-    "bytes are those of all clients of one seed, down and up; the virtual clock counts what clients would take. "
-    "Smoothing, an exponential moving average with that weight, changes this page alone."
+    "Mean over seeds, with a band from minimum to maximum. Seconds are comparable only between runs on the same "
+    "machine. Bytes are those of all clients of one seed, down and up. The virtual clock is the simulated time of the "
+    "clients. Smoothing, an exponential moving average with the given weight, affects only this page."
 )
-_BITS_CAPTION = " Bits are those that these clients have sent, as the stages of the uplink send them."
+_BITS_CAPTION = " Bits are those that clients have sent after the stages of the uplink."
 
 
-def make_figure(rows: Sequence[Row], score: str, title: str) -> Figure | None:
-    """Draw one panel per kind of score and loss and per group (test set, clients, own models, ...) of any row.
-
-    Args:
-        rows: the rows of one data set.
-        score: "accuracy" or "dice".
-        title: the title of the score.
-    """
-    names = figure_names(rows)
-    kinds = {score: (title, (0, 1)), "loss": ("loss", (0, None))}
-    selected = find_figures(names, *kinds)
+def make_figure(rows: Sequence[Row]) -> Figure | None:
+    """Draw the score and the loss of each group (test set, clients, own models, ...) that any row of a data set has."""
+    score = find_score(rows)
+    kinds = {score: (score_title(score), (0, 1)), "loss": ("loss", (0, None))}
+    selected = find_figures(figure_names(rows), *kinds)
     views = []
     has_uplink = any("traffic/bits_up" in line for row in rows for run in row.runs for line in run.lines)
     for view, (x_label, position) in _AXES.items():

@@ -23,9 +23,9 @@ _DPI = 110
 _OUTLINES = ((plots.TRUE,), (plots.PREDICTED, "dashed"))  # color and style of the outlines of an image
 _LANDSCAPE = "landscape"
 _MAX_ROUNDS, _MAX_CLIENTS = 6, 12  # that a reader chooses from
-_OVER_SEEDS = " The mean over seeds, and a band from the lowest to the highest."
-_OVER_COHORTS = " The mean over the seeds in whose cohort a client is, and a bar from the lowest to the highest."
-_MAPS = " Of the first seed; clients of that round's cohort."
+_OVER_SEEDS = " Mean over seeds, with a band from minimum to maximum."
+_OVER_COHORTS = " Mean over the seeds in whose cohort a client is, with a bar from minimum to maximum."
+_MAPS = " First seed; clients of the cohort of the round."
 
 
 def make_figures(rows: Sequence[Row]) -> list[Figure]:
@@ -133,7 +133,7 @@ def _draw_maps(name: str, key: str, quantity: Quantity, rows: Sequence[Row], rou
 def _make_landscapes(rows: Sequence[Row], rounds: Sequence[int]) -> Iterator[Figure]:
     """Draw the loss around the server's model: of the federation by rounds, and of single clients in the last one."""
     diagnostic, last = find_diagnostic(_LANDSCAPE), rounds[-1]
-    caption = f"{diagnostic.caption} Of the first seed."
+    caption = f"{diagnostic.caption} First seed."
 
     def draw(row: Row, snapshot: Json, losses: list[list[float]]) -> Panel:
         steps = np.round(snapshot[_LANDSCAPE]["steps"], 6).tolist()
@@ -144,7 +144,10 @@ def _make_landscapes(rows: Sequence[Row], rounds: Sequence[int]) -> Iterator[Fig
         snapshots = _first_snapshots(rows, round, _LANDSCAPE, "federation")
         return [draw(row, snapshot, snapshot[_LANDSCAPE]["federation"]) for row, snapshot in snapshots]
 
-    views, whole_caption = _view_by_round(rounds, draw_federation), f"{caption} The cohort's, weighted by examples."
+    views, whole_caption = (
+        _view_by_round(rounds, draw_federation),
+        f"{caption} Mean over the cohort, weighted by examples.",
+    )
     yield Figure(_LANDSCAPE, diagnostic.title, whole_caption, views, len(views) - 1)
     panels: dict[str, list[Panel]] = {}
     for row, snapshot in _first_snapshots(rows, last, _LANDSCAPE, "clients"):

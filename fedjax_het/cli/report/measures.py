@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from fedjax_het.cli.report.rows import Row, figure_names, left_out
+from fedjax_het.cli.report.rows import Row, figure_names, find_score, left_out
 from fedjax_het.cli.runs import data_usage, records
 from fedjax_het.cli.runs.data_usage import GROUPS, find_figures
-from fedjax_het.cli.runs.results import requested_metrics, score_name
+from fedjax_het.cli.runs.results import requested_metrics
 from fedjax_het.cli.runs.run_files import Json
 from fedjax_het.cli.runs.tables import PER_CENT, ColumnFormat, Table, Value, score_format, score_title
 
@@ -20,14 +20,9 @@ _NOTE = (
     "over clients; weighted: by their test examples."
 )
 _WHEN = (
-    " last: after the last round; selected: of the round that is best on the clients' validation examples; test "
-    "examples have no influence on it."
+    " last: after the last round. selected: the best round on the clients' validation examples, independent of test "
+    "examples."
 )
-
-
-def find_score(rows: Sequence[Row]) -> str:
-    """Return "dice" or "accuracy"; see `results.score_name`."""
-    return score_name(figure_names(rows))
 
 
 def read_figures(row: Row, when: str, score: str) -> dict[str, Seeds]:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedjax_het.cli.runs.records import flatten
-from fedjax_het.cli.runs.results import MissingRun, RunResults
+from fedjax_het.cli.runs.results import MissingRun, RunResults, score_name
 from fedjax_het.cli.runs.run_directory import run_identity
 from fedjax_het.cli.runs.setting_text import algorithm_title, short_name
 from fedjax_het.cli.runs.tables import Table
@@ -54,6 +54,11 @@ def left_out(run: RunResults) -> str:
 def figure_names(rows: Sequence[Row]) -> list[str]:
     """Return the names of the figures in metrics.jsonl of any run."""
     return list(dict.fromkeys(name for row in rows for run in row.runs for line in run.lines[:1] for name in line))
+
+
+def find_score(rows: Sequence[Row]) -> str:
+    """Return "dice" or "accuracy"; see `results.score_name`."""
+    return score_name(figure_names(rows))
 
 
 def group_by_data(rows: Sequence[Row]) -> dict[str, list[Row]]:

@@ -38,12 +38,6 @@ def test_the_signed_rank_test_matches_the_exact_distribution():
     assert comparisons.signed_rank_test(ours[1:], theirs[1:]).p is None
 
 
-def test_holm_correction_multiplies_and_is_monotone():
-    assert comparisons.correct_holm([0.01, 0.04, None, 0.03]) == pytest.approx([0.03, 0.06, None, 0.06])
-    assert comparisons.correct_holm([0.9, 0.8]) == [1.0, 1.0]
-    assert comparisons.correct_holm([None]) == [None]
-
-
 def compare(tmp_path, *some):
     found = rows.make_rows([read_run(sample_runs.write_run(tmp_path / str(i), *run)) for i, run in enumerate(some)])
     return comparisons.compare_with_baseline(found)

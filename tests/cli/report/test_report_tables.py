@@ -83,7 +83,7 @@ def test_costs_and_fairness_are_those_that_the_run_has_counted(run_rows):
     assert values["traffic"].mean == 18_000 and values["memory held"].mean == 3000
     assert values["seconds per round"].mean == pytest.approx(2.0) and values["seconds"].mean == 20
     assert table.rows[1][1][table.columns.index("memory held")] is None
-    (table,) = clients.make_fairness_tables(run_rows, "accuracy")
+    (table,) = clients.make_fairness_tables(run_rows)
     assert table.rows[0][1][table.columns.index("Gini")].mean == pytest.approx(0.6)
 
 
@@ -114,7 +114,7 @@ def test_the_table_of_runs_has_states_and_reasons_for_missing_runs(run_rows):
 
 
 def test_curves_are_means_with_a_band_over_seeds(run_rows):
-    by_rounds, by_seconds, by_bytes = curves.make_figure(run_rows, "accuracy", "accuracy").views
+    by_rounds, by_seconds, by_bytes = curves.make_figure(run_rows).views
     panel = next(panel for panel in by_rounds.panels if panel.title == "test set: accuracy")
     assert panel.marks[0].x == [5, 10] and panel.marks[0].y == pytest.approx([0.3, 0.6])
     assert (panel.marks[0].low, panel.marks[0].high) == ([0.25, 0.5], [0.35, 0.7])
@@ -131,15 +131,15 @@ def test_curves_over_bits_are_drawn_where_a_run_has_an_uplink(tmp_path):
             for line in (folder / "metrics.jsonl").read_text().splitlines()
         ]
         (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    assert len(curves.make_figure(make_rows([read_run(runs[0])]), "accuracy", "accuracy").views) == 3
+    assert len(curves.make_figure(make_rows([read_run(runs[0])])).views) == 3
     found = make_rows([read_run(folder) for folder in runs])
-    (*_, by_bits) = curves.make_figure(found, "accuracy", "accuracy").views
+    (*_, by_bits) = curves.make_figure(found).views
     assert by_bits.name == "by bits"
     assert sorted(x for mark in by_bits.panels[0].marks for x in mark.x) == [5, 5, 8, 8]
 
 
 def test_the_scores_figure_has_one_point_per_client(run_rows):
-    by_client, ordered = clients.make_scores_figure(run_rows, "accuracy", "accuracy").views
+    by_client, ordered = clients.make_scores_figure(run_rows).views
     (points,) = by_client.panels[0].marks
     assert points.x == ["a", "b", "c"] and points.y == pytest.approx([0.6] * 3)
     assert (points.low, points.high) == ([0.5] * 3, [0.7] * 3)
@@ -147,7 +147,7 @@ def test_the_scores_figure_has_one_point_per_client(run_rows):
 
 
 def test_rows_with_the_same_partition_share_a_heat_map(run_rows):
-    examples, shares = clients.make_partition_figure(run_rows, "examples").views
+    examples, shares = clients.make_partition_figure(run_rows).views
     (panel,) = examples.panels
     assert panel.title == "all runs" and panel.rows == ("FedAvg", "FedLD")
     assert panel.marks[0].z == [[0, 1, 2], [9, 8, 7]]
@@ -206,7 +206,7 @@ def timed_rows(tmp_path):
     ],
 )
 def test_the_first_evaluation_of_each_seed_that_reaches_the_score_counts(timed_rows, target, expected):
-    table = costs.make_target_table(timed_rows, "accuracy", target)
+    table = costs.make_target_table(timed_rows, target)
     assert table.columns == ["seeds", "rounds", "seconds", "traffic", "virtual seconds"]
     for label, (seeds, rounds, seconds, traffic, virtual) in table.rows:
         assert (seeds, rounds.mean, seconds.mean) == expected[label]
@@ -219,23 +219,28 @@ def test_bits_are_counted_where_an_uplink_sends_them(tmp_path):
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     lines = [line | {"traffic/up": 10, "traffic/down": 10, "traffic/bits_up": 100.0 * line["round"]} for line in lines]
     (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    table = costs.make_target_table(make_rows([read_run(run)]), "accuracy", 0.3)
+    table = costs.make_target_table(make_rows([read_run(run)]), 0.3)
     ((_, values),) = table.rows
     assert values[table.columns.index("bits sent")].mean == 750.0
 
 
 def test_a_score_that_no_seed_reaches_leaves_its_cells_empty(timed_rows):
-    table = costs.make_target_table(timed_rows, "accuracy", 0.65)
+    table = costs.make_target_table(timed_rows, 0.65)
     assert dict(table.rows)["FedLD"] == ["0 of 2", None, None, None]
-    assert costs.make_target_table(timed_rows, "dice", 0.5) is None
+
+
+def test_without_evaluations_there_is_no_table_of_a_target(tmp_path):
+    run = sample_runs.write_run(tmp_path / "run", is_finished=False)
+    (run / "metrics.jsonl").write_text("")
+    assert costs.make_target_table(make_rows([read_run(run)]), 0.5) is None
 
 
 def test_the_page_has_a_table_for_each_target_and_curves_by_the_virtual_clock(timed_rows):
     told = make_contents([run for row in timed_rows for run in row.runs], scores_to_reach=[0.3, 0.6])
     assert [table.name for table in told.tables if table.name.startswith("target")] == ["target_30", "target_60"]
-    views = curves.make_figure(timed_rows, "accuracy", "accuracy").views
+    views = curves.make_figure(timed_rows).views
     assert [view.name for view in views] == ["by rounds", "by seconds", "by bytes", "by virtual seconds"]
-    without = curves.make_figure(timed_rows[:1], "accuracy", "accuracy").views
+    without = curves.make_figure(timed_rows[:1]).views
     assert [view.name for view in without] == ["by rounds", "by seconds", "by bytes"]
 
 

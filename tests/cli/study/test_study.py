@@ -153,6 +153,7 @@ def test_intervals_and_tests_are_those_of_scipy():
 def test_holms_correction():
     found = comparison.correct_by_holm([0.01, 0.04, math.nan, 0.03, 0.9])
     np.testing.assert_allclose(found, [0.04, 0.09, math.nan, 0.09, 0.9])
+    assert comparison.correct_by_holm([0.9, 0.8]) == [1.0, 1.0]
 
 
 def test_the_table_marks_selections_on_test_examples():
