@@ -56,8 +56,12 @@ def test_options_at_their_defaults_are_accepted():
 @pytest.mark.parametrize(
     ("change", "options", "message"),
     [
-        ({}, {"participation": participation.poisson(0.5, slots=6)}, "slots: 6 places for 5 clients"),
-        ({"aggregator": aggregators.multi_krum(1, 6)}, {}, "num_selected: 6 of the 5 updates of a round"),
+        ({}, {"participation": participation.poisson(0.5, slots=6)}, "slots: 6 slots for 5 clients"),
+        (
+            {"aggregator": aggregators.multi_krum(1, 6)},
+            {},
+            "num_selected: expected at most 5, the updates of a round, got 6",
+        ),
         ({"uplink": (uplink.attack_gaussian(fraction=0.05),)}, {}, "fraction: 0.05 of 5 clients rounds to no attacker"),
     ],
 )

@@ -109,12 +109,12 @@ def test_amplitude_normalization_without_images_is_refused(refused, tmp_path):
         (
             "masks",
             "mlp",
-            r"config.model: x has masks, a class for each pixel, and the model's outputs are (2,) per example",
+            r"config.model: x has masks, a class for each pixel, but the model's outputs are (2,) per example",
         ),
         (
             "labels",
             "unet",
-            "config.model: x has one class for each example, and the model's outputs are (16, 16, 2) per",
+            "config.model: x has one class for each example, but the model's outputs are (16, 16, 2) per",
         ),
     ],
 )
@@ -212,6 +212,6 @@ def test_a_damaged_checkpoint_is_named_and_kept(tmp_path, capsys):
     capsys.readouterr()
     assert train.main(arguments) == 2
     message = capsys.readouterr().err
-    assert f"{workdir / 'checkpoints' / '2'}: the checkpoint is damaged: state/" in message
+    assert f"{workdir / 'checkpoints' / '2'}: the checkpoint is damaged: the checksum of state/" in message
     assert "Delete it: the run resumes from checkpoint 1" in message
     assert state.exists() and not (workdir / "summary.json").exists()
