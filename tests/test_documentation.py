@@ -27,7 +27,7 @@ from fedjax_het.models import MODELS
 from fedjax_het.server.aggregators import AGGREGATORS
 from fedjax_het.server.aggregators._robust_steps import STEPS
 from fedjax_het.uplink import STAGES
-from tests.harness import PROMPTS
+from tests.harness import ADAPTERS, PROMPTS
 from tests.shared import ROOT
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -164,7 +164,8 @@ def test_code_of_a_page_fits_88_columns(path):
 def test_the_example_of_an_algorithm_trains(algorithm_tables, capsys, name):
     exec(compile(algorithm_tables.write_example(name), name, "exec"), {})
     mean = re.search(r"'test/accuracy': \(([\d.]+),", capsys.readouterr().out)
-    assert mean and float(mean[1]) > (0.05 if name in PROMPTS else 0.5)  # random towers are near chance
+    bound = 0.05 if name in PROMPTS else 0.3 if name in ADAPTERS else 0.5  # of ten classes, with random frozen weights
+    assert mean and float(mean[1]) > bound
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
