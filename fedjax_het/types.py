@@ -280,6 +280,9 @@ class Model(NamedTuple):
     A leaf that one of the rules in `frozen` chooses never changes. There is one copy of it for all clients, without
     gradient or optimizer state, and it is never sent. A leaf that one of the rules in `base` chooses is changed by the
     server alone, which sends it to clients. The other leaves are trained, and shared or personal.
+
+    published: Names and configuration in published files, a `fedjax_het.models.Published`; None if there are none.
+    term_scale(variables, layer, name) -> s of a low-rank term s A B, by its layer and name; None without such terms.
     """
 
     init: Callable[[Key, Array], Variables]
@@ -288,3 +291,5 @@ class Model(NamedTuple):
     layers: Callable[[Array], Mapping[str, type]]
     frozen: tuple[LeafRule, ...] = ()
     base: tuple[LeafRule, ...] = ()
+    published: Any = None
+    term_scale: Callable[[Variables, str, str], Array | float] | None = None

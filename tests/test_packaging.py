@@ -20,6 +20,7 @@ OURS = {"fedjax_het", "configs"}
 INSTALLED = [path for folder in sorted(OURS) for path in sorted((ROOT / folder).rglob("*.py"))]
 OPTIONAL = {
     "dp_accounting": "privacy",
+    "huggingface_hub": "hub",
     "jinja2": "report",
     "markupsafe": "report",
     "nibabel": "medical",

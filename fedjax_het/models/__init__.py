@@ -9,6 +9,7 @@ from fedjax_het.models._adaptations import (
     with_feature_shape,
     with_image_shape,
 )
+from fedjax_het.models._adapter_terms import merge_adapters, remove_adapters
 from fedjax_het.models._amplitude import Band, FirstAverage, amplitude_normalised
 from fedjax_het.models._bert import BERT_NAMES, DISTILBERT_NAMES, ROBERTA_NAMES, bert, distilbert, roberta
 from fedjax_het.models._bottleneck import bottleneck
@@ -26,9 +27,12 @@ from fedjax_het.models._lora import AdapterSettings, LowRank, lora, lora_scale, 
 from fedjax_het.models._mlp import mlp
 from fedjax_het.models._model import from_flax
 from fedjax_het.models._norms import NORMS, norm
+from fedjax_het.models._peft_files import save_adapters
 from fedjax_het.models._personal_context import low_rank_context, transported_context
 from fedjax_het.models._precision import Precision, computed_in
-from fedjax_het.models._pretrained import Names, Naming, save_state_dict, starting_from, unnamed_leaves
+from fedjax_het.models._pretrained import Names, Naming, unnamed_leaves
+from fedjax_het.models._pretrained_lora import pretrained_lora
+from fedjax_het.models._published import Published, save_published, save_state_dict, starting_from
 from fedjax_het.models._resnet import RESNET_NAMES, resnet18, resnet50
 from fedjax_het.models._sequences import LSTM, lstm, transformer
 from fedjax_het.models._simplex_frame import framed
@@ -67,6 +71,7 @@ ADAPTERS: Mapping[str, Callable[..., Callable[[Model], Model]]] = {
     "freeze": freeze,
     "train_only": train_only,
     "lora": lora,
+    "pretrained_lora": pretrained_lora,
     "bottleneck": bottleneck,
     "visual_prompts": visual_prompts,
     "context": context,
@@ -103,6 +108,7 @@ __all__ = [
     "Naming",
     "Position",
     "Precision",
+    "Published",
     "UpConv",
     "amplitude_normalised",
     "avg_pool",
@@ -128,14 +134,19 @@ __all__ = [
     "low_rank_context",
     "lstm",
     "max_pool",
+    "merge_adapters",
     "mlp",
     "norm",
+    "pretrained_lora",
     "probabilistic",
     "projected",
     "read_state_dict",
+    "remove_adapters",
     "resnet18",
     "resnet50",
     "roberta",
+    "save_adapters",
+    "save_published",
     "save_state_dict",
     "server_kernels",
     "starting_from",

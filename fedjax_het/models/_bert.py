@@ -11,7 +11,8 @@ from fedjax_het.models._attention import Activation, Attention, Block
 from fedjax_het.models._dense import Dense
 from fedjax_het.models._model import Network, NumClasses, from_flax
 from fedjax_het.models._norms import LayerNorm
-from fedjax_het.models._pretrained import Naming, starting_from
+from fedjax_het.models._pretrained import Naming
+from fedjax_het.models._published import starting_from
 from fedjax_het.models._tokens import (
     ACTIVATIONS,
     Family,
@@ -165,9 +166,9 @@ def _encoder(
             **sizes: Unpack[EncoderSizes],
         ) -> Model:
             chosen = family.complete(pretrained, {"vocabulary": vocabulary, **sizes})
-            chosen |= {"activation": ACTIVATIONS[chosen["activation"]]}
-            network = Encoder(num_classes, pooling=pooling, pool=pool, first_position=first_position, **chosen)
-            return starting_from(pretrained, names)(from_flax(network))
+            own = chosen | {"activation": ACTIVATIONS[chosen["activation"]]}
+            network = Encoder(num_classes, pooling=pooling, pool=pool, first_position=first_position, **own)
+            return starting_from(pretrained, names, config=family.describe(chosen))(from_flax(network))
 
         factory.__doc__ = f"""{described.__doc__}
 

@@ -10,7 +10,7 @@ from flax import linen as nn
 from fedjax_het import tree
 from fedjax_het.models._dense import apply_dense, init_dense
 from fedjax_het.models._frozen import frozen_by, to_patterns
-from fedjax_het.models._lora import init_added
+from fedjax_het.models._targets import choose_layers, init_added
 from fedjax_het.sharing import HEAD, share_only
 from fedjax_het.types import Array, Context, Key, Model, Named, Params, Variables
 from fedjax_het.validation import Count, validate_arguments
@@ -62,7 +62,7 @@ def bottleneck(
         hidden = outputs.astype(jnp.promote_types(outputs.dtype, down["kernel"].dtype))
         return outputs + apply_dense(up, activate(apply_dense(down, hidden))).astype(outputs.dtype)
 
-    def init_layer(key: Key, kernel: Array) -> Params:
+    def init_layer(layer: str, key: Key, kernel: Array) -> Params:
         down = init_dense(key, kernel.shape[-1], size, kernel.dtype)
         up = {name: jnp.zeros(leaf.shape[::-1], leaf.dtype) for name, leaf in down.items()}
         up["bias"] = jnp.zeros(kernel.shape[-1], kernel.dtype)
@@ -71,7 +71,8 @@ def bottleneck(
 
     def adapt(model: Model) -> Model:
         def init(key: Key, inputs: Array) -> Variables:
-            return tree.from_paths(init_added("bottleneck", model, key, inputs, patterns, init_layer, add))
+            chosen = choose_layers(model.layers(inputs), patterns)
+            return tree.from_paths(init_added("bottleneck", model, key, inputs, chosen, init_layer, add))
 
         def encode(variables: Variables, inputs: Array, context: Context) -> tuple[tuple[Array, Named], Variables]:
             with nn.intercept_methods(add):

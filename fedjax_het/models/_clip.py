@@ -18,7 +18,8 @@ from fedjax_het.models._attention import Activation, Attention, Block
 from fedjax_het.models._dense import Dense, multiply
 from fedjax_het.models._model import NumClasses, from_flax
 from fedjax_het.models._norms import LayerNorm
-from fedjax_het.models._pretrained import Naming, starting_from
+from fedjax_het.models._pretrained import Naming
+from fedjax_het.models._published import starting_from
 from fedjax_het.models._tokens import check_heads, check_tokens
 from fedjax_het.models._vision_names import CLIP_NAMES
 from fedjax_het.models._vit import Pooling, VisionTransformer, fit_positions
@@ -216,7 +217,7 @@ def clip(
 
     model = from_flax(images)
     whole = start(model._replace(init=init))
-    return model._replace(init=init_head)
+    return whole._replace(init=init_head)
 
 
 def make_towers(num_classes: int, pretrained: str | None, given: ClipSizes) -> tuple[ClipImages, ClipTexts]:

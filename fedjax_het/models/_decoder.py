@@ -13,7 +13,8 @@ from fedjax_het.errors import InputError
 from fedjax_het.models._attention import Block, Rotation
 from fedjax_het.models._dense import Dense
 from fedjax_het.models._model import Network, from_flax
-from fedjax_het.models._pretrained import Naming, starting_from
+from fedjax_het.models._pretrained import Naming
+from fedjax_het.models._published import starting_from
 from fedjax_het.models._tokens import Outputs, check_tokens, count_positions, take_last
 from fedjax_het.types import Array, Model
 
@@ -100,6 +101,7 @@ def make_decoder(
     norm: Callable[..., nn.Module],
     positions: int | Rotary,
     sizes: Mapping[str, Any],
+    config: Mapping[str, Any],
 ) -> Model:
     """The model of a decoder.
 
@@ -114,4 +116,4 @@ def make_decoder(
     own = {name: sizes[name] for name in ("vocabulary", "features", "layers", "is_tied", "dropout")}
     block = partial(block, norm=norm, dropout=sizes["dropout"])
     network = Decoder(num_classes, block=block, norm=norm, positions=positions, outputs=outputs, **own)
-    return starting_from(pretrained, names[outputs])(from_flax(network))
+    return starting_from(pretrained, names[outputs], config=config)(from_flax(network))

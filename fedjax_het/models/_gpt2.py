@@ -98,4 +98,5 @@ def gpt2(
     attention = partial(Attention, chosen["heads"], is_causal=True, is_fused=True)
     hidden, activation = chosen["mlp_size"] or 4 * chosen["features"], ACTIVATIONS[chosen["activation"]]
     block = partial(Block, attention, hidden, activation=activation)
-    return make_decoder(num_classes, outputs, pretrained, GPT2_NAMES, block, norm, chosen["max_length"], chosen)
+    positions, config = chosen["max_length"], _GPT2.describe(chosen)
+    return make_decoder(num_classes, outputs, pretrained, GPT2_NAMES, block, norm, positions, chosen, config)

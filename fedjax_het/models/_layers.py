@@ -16,7 +16,8 @@ from fedjax_het.models._conv_impl import Pads, check_conv_impl, convolve
 from fedjax_het.models._dense import add_bias
 from fedjax_het.models._model import NumClasses, from_flax
 from fedjax_het.models._norms import NormKind, norm
-from fedjax_het.models._pretrained import Naming, starting_from
+from fedjax_het.models._pretrained import Naming
+from fedjax_het.models._published import starting_from
 from fedjax_het.types import Array, Model
 from fedjax_het.validation import Positive, validate_arguments
 

@@ -117,7 +117,9 @@ def llama(
     attention = partial(Attention, heads, kv_heads, size, True, use_bias=has_bias, use_output_bias=False)
     block = partial(Block, attention, chosen["mlp_size"], activation="swiglu", use_bias=False)
     positions = Rotary(chosen["theta"], size, _read_scaling(chosen["scaling"]))
-    return make_decoder(num_classes, outputs, pretrained, LLAMA_NAMES, block, norm, positions, chosen)
+    return make_decoder(
+        num_classes, outputs, pretrained, LLAMA_NAMES, block, norm, positions, chosen, _LLAMA.describe(chosen)
+    )
 
 
 def _read_scaling(table: Mapping[str, Any] | None) -> tuple[float, ...] | None:

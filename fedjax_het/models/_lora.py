@@ -1,9 +1,8 @@
 """Low-rank adapters of frozen layers."""
 
 import math
-import zlib
-from collections.abc import Callable, Mapping, Sequence
-from fnmatch import fnmatchcase
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, TypedDict
 
 import jax
@@ -11,18 +10,16 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from fedjax_het import tree
-from fedjax_het.errors import InputError, nearest
+from fedjax_het.errors import InputError
 from fedjax_het.models._dense import multiply
 from fedjax_het.models._frozen import frozen_by, to_patterns
-from fedjax_het.models._layers import Conv
-from fedjax_het.models._model import output_shapes
+from fedjax_het.models._targets import choose_layers, init_added, matches
 from fedjax_het.sharing import HEAD, share_only
-from fedjax_het.types import Array, Context, Key, Leaf, Model, Named, Params, Variables
+from fedjax_het.types import Array, Context, Key, Leaf, LeafRule, Model, Named, Params, Variables
 from fedjax_het.validation import Count, FractionBelowOne, Positive, may_be_nonzero, validate_arguments
 
-LORA_A, LORA_B = "lora_a", "lora_b"
 SHARED, LOCAL = "lora", "local"
-_DENSE, _CONVOLUTIONS = (nn.Dense,), (nn.Conv, Conv)
+"""The names of low-rank terms, whose leaves are NAME_a and NAME_b."""
 
 
 class AdapterSettings(TypedDict, total=False):
@@ -107,32 +104,58 @@ def add_adapters(
     scale_leaves = {name: "scale" if name == SHARED else f"{name}_scale" for name in names}
 
     def adapt(model: Model) -> Model:
-        def init_layer(key: Key, kernel: Array) -> Params:
+        def init_layer(layer: str, key: Key, kernel: Array) -> Params:
             keys = [key, *(jax.random.fold_in(key, number) for number in range(1, len(names)))]
             own = {name: _init_adapter(rank, key, kernel) for name, key in zip(names, keys, strict=True)}
             return {f"{name}_{part}": leaf for name, pair in own.items() for part, leaf in zip("ab", pair, strict=True)}
 
         def init(key: Key, inputs: Array) -> Variables:
-            leaves = init_added("lora", model, key, inputs, patterns, init_layer, _add_terms(dict.fromkeys(names, 1.0)))
+            leaves = init_terms(model, key, inputs, choose_layers(model.layers(inputs), patterns), init_layer)
             if own_scale:
                 start = {leaf: scale if name == names[0] else 0.0 for name, leaf in scale_leaves.items()}
                 leaves |= {f"adapter/{leaf}": jnp.asarray(value, float) for leaf, value in start.items()}
             return tree.from_paths(leaves)
 
-        def encode(variables: Variables, inputs: Array, context: Context) -> tuple[tuple[Array, Named], Variables]:
-            kept = {"adapter": variables["adapter"]} if own_scale else {}
-            own = {name: leaves for name, leaves in variables.items() if name not in kept}
-            scales = {name: variables["adapter"][leaf] if own_scale else scale for name, leaf in scale_leaves.items()}
-            with nn.intercept_methods(_add_terms(scales, dropout if context.is_training else 0.0)):
-                outputs, state = model.encode(own, inputs, context)
-            return outputs, state | kept
+        def term_scale(variables: Variables, layer: str, name: str) -> Array | float:
+            return variables["adapter"][scale_leaves[name]] if own_scale else scale
 
         leaves = [f"*/{name}_{part}" for name in names for part in "ab"]
         scales = [f"adapter/{leaf}" for leaf in scale_leaves.values()] if own_scale else []
         trained = share_only(*leaves, *([HEAD] * train_head), *scales)
-        return frozen_by(model, trained)._replace(init=init, encode=encode)
+        return with_terms(model, init, term_scale, dropout, trained)
 
     return adapt
+
+
+def with_terms(
+    model: Model,
+    init: Callable[[Key, Array], Variables],
+    term_scale: Callable[[Variables, str, str], Array | float],
+    dropout: float,
+    frozen: LeafRule,
+) -> Model:
+    """The model with low-rank terms, whose leaves `init` adds.
+
+    Raises:
+        InputError: The model has low-rank terms already.
+    """
+    if model.term_scale is not None:
+        raise InputError("lora: the model has such adapters already. Choose all layers in one list of targets.")
+
+    def encode(variables: Variables, inputs: Array, context: Context) -> tuple[tuple[Array, Named], Variables]:
+        own, rest = ({k: v for k, v in variables.items() if (k == "adapter") == is_own} for is_own in (True, False))
+        with nn.intercept_methods(_add_terms(partial(term_scale, variables), dropout if context.is_training else 0.0)):
+            outputs, state = model.encode(rest, inputs, context)
+        return outputs, state | own
+
+    return frozen_by(model, frozen)._replace(init=init, encode=encode, term_scale=term_scale)
+
+
+def init_terms(
+    model: Model, key: Key, inputs: Array, layers: Sequence[str], init: Callable[[str, Key, Array], Params]
+) -> dict[str, Array]:
+    """The leaves of a model and its low-rank terms, see `init_added`."""
+    return init_added("lora", model, key, inputs, layers, init, _add_terms(lambda layer, name: 1.0))
 
 
 def server_kernels(targets: str | Sequence[str] = "*") -> Callable[[Model], Model]:
@@ -143,37 +166,9 @@ def server_kernels(targets: str | Sequence[str] = "*") -> Callable[[Model], Mode
         layer = leaf.path.removeprefix("params/").removesuffix("/kernel")
         if leaf.layer is None or layer == "classifier" or not leaf.path.endswith("/kernel"):
             return False
-        return any(_matches(layer, leaf.layer, pattern) for pattern in patterns)
+        return any(matches(layer, leaf.layer, pattern) for pattern in patterns)
 
     return lambda model: model._replace(base=(*model.base, is_kernel))
-
-
-def choose_layers(layers: Mapping[str, type], patterns: Sequence[str]) -> list[str]:
-    """The paths of the layers that match the patterns; "*" alone chooses all dense layers except the head.
-
-    Raises:
-        InputError: A pattern matches no layer that can have an adapter.
-    """
-    known = {
-        path
-        for path, kind in layers.items()
-        if issubclass(kind, _DENSE + _CONVOLUTIONS) and path.partition("/")[0] != "classifier"
-    }
-    chosen = set()
-    for pattern in patterns:
-        matched = {path for path in known if _matches(path, layers[path], pattern)}
-        if not matched:
-            raise InputError(
-                f"targets: '{pattern}' matches no dense layer or convolution besides the head, which is trained as a "
-                f"whole. {nearest(pattern, sorted(known))}"
-            )
-        chosen |= matched
-    return sorted(chosen)
-
-
-def _matches(path: str, kind: type, pattern: str) -> bool:
-    kinds = _DENSE if pattern == "*" else _DENSE + _CONVOLUTIONS
-    return issubclass(kind, kinds) and (fnmatchcase(path, pattern) or fnmatchcase(path, f"*/{pattern}"))
 
 
 def _init_adapter(rank: int, key: Key, kernel: Array) -> tuple[Array, Array]:
@@ -184,16 +179,16 @@ def _init_adapter(rank: int, key: Key, kernel: Array) -> tuple[Array, Array]:
     return a, jnp.zeros((*[1 for _ in window], rank, num_outputs), kernel.dtype)
 
 
-def _add_terms(scales: Mapping[str, float | Array], dropout: float = 0.0) -> Callable:
-    """The interceptor that adds the low-rank terms with these names."""
+def _add_terms(term_scale: Callable[[str, str], Array | float], dropout: float = 0.0) -> Callable:
+    """The interceptor that adds the low-rank terms, given the scale of (layer, name of the term)."""
 
     def call_layer(call: Callable, args: tuple, options: dict, context: nn.module.InterceptorContext) -> Any:
         outputs, layer = call(*args, **options), context.module
         if context.method_name != "__call__" or not layer.path:
             return outputs
-        for name, scale in scales.items():
+        for name in (SHARED, LOCAL):
             if layer.has_variable("params", f"{name}_a"):
-                term = compute_term(layer, name, args[0])
+                scale, term = term_scale("/".join(layer.path), name), compute_term(layer, name, args[0])
                 factor = tree.add_axes(jnp.asarray(scale), term.ndim) if jnp.ndim(scale) else scale
                 outputs = outputs + (factor * term).astype(outputs.dtype)
         return outputs
@@ -203,51 +198,10 @@ def _add_terms(scales: Mapping[str, float | Array], dropout: float = 0.0) -> Cal
         if may_be_nonzero(dropout):
             kept = jax.random.bernoulli(layer.make_rng("dropout"), 1 - dropout, inputs.shape)
             inputs = jnp.where(kept, inputs / (1 - dropout), 0)
-        if isinstance(layer, _DENSE):
+        if isinstance(layer, nn.Dense):
             inputs = inputs.astype(jnp.promote_types(inputs.dtype, a.dtype))
             return multiply(multiply(inputs, a), b)
         window = layer.clone(parent=None, features=a.shape[-1], use_bias=False)
         return multiply(jnp.asarray(window.apply({"params": {"kernel": a}}, inputs)), b[0, 0])
 
     return call_layer
-
-
-def init_added(
-    name: str,
-    model: Model,
-    key: Key,
-    inputs: Array,
-    patterns: Sequence[str],
-    init: Callable[[Key, Array], Params],
-    interceptor: Callable,
-) -> dict[str, Array]:
-    """The leaves of a model and those that `init`, of a key and a kernel, adds to the layers that match the patterns.
-
-    Raises:
-        InputError: A layer cannot have the leaves, or is not called in a way that lets `interceptor` read them.
-    """
-    leaves, chosen = tree.leaves_by_path(model.init(key, inputs)), choose_layers(model.layers(inputs), patterns)
-    for path in chosen:
-        kernel = leaves.get(f"params/{path}/kernel")
-        own = {} if kernel is None else init(jax.random.fold_in(key, zlib.crc32(path.encode())), kernel)
-        added = {f"params/{path}/{leaf}": value for leaf, value in own.items()}
-        if not added or added.keys() & leaves.keys():
-            reason = "has no kernel" if kernel is None else "has such adapters already"
-            raise InputError(f"{name}: the layer '{path}' {reason}. Choose other targets.")
-        leaves |= added
-    called: set[str] = set()
-
-    def note(call: Callable, args: tuple, options: dict, context: nn.module.InterceptorContext) -> Any:
-        if context.method_name == "__call__":
-            called.add("/".join(context.module.path))
-        return call(*args, **options)
-
-    with nn.intercept_methods(interceptor), nn.intercept_methods(note):
-        variables = {kind: values for kind, values in tree.from_paths(leaves).items() if kind != "adapter"}
-        output_shapes(model, variables, inputs)
-    if missing := sorted(set(chosen) - called):
-        raise InputError(
-            f"{name}: the layer '{missing[0]}' is not called as a Linen layer in the model's encoder, so that nothing "
-            "can be added to its output. Choose other targets, or write the module in Linen."
-        )
-    return leaves

@@ -6,10 +6,9 @@ embedding's table weight.
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -17,15 +16,15 @@ from flax import traverse_util
 
 from fedjax_het import tree
 from fedjax_het.errors import InputError
-from fedjax_het.models._weight_files import StateDict, read_state_dict, write_state_dict
-from fedjax_het.types import Array, Key, Model, Variables
+from fedjax_het.models._weight_files import StateDict
+from fedjax_het.types import Array, Variables
 
 _LEAVES = {
     **dict.fromkeys(("kernel", "scale", "embedding"), "weight"),
     **{"bias": "bias", "mean": "running_mean", "var": "running_var"},
 }
 _HEAD = "classifier"
-_COUNTER = "num_batches_tracked"
+COUNTER = "num_batches_tracked"
 _FAULTS_NAMED = 3  # of each kind
 
 
@@ -44,6 +43,8 @@ class Naming(NamedTuple):
     ignored: a regular expression of keys that are no weights of the network, such as attention masks.
     needs_head: whether the head is loaded as other layers are, and never left random.
     batched: patterns of leaves [..., feature] that have three axes in the file, the first ones of size 1.
+    in_memory: {pattern: replacement}, in this order, for keys that the code renames when it reads a file. Adapters have
+    these names; they are read with those of the file, too.
     """
 
     layers: Mapping[str, str]
@@ -55,6 +56,7 @@ class Naming(NamedTuple):
     ignored: str = ""
     needs_head: bool = False
     batched: tuple[str, ...] = ()
+    in_memory: Mapping[str, str] = MappingProxyType({})
 
 
 Names = Naming | tuple[Naming, ...]
@@ -62,7 +64,9 @@ Names = Naming | tuple[Naming, ...]
 Preparation = Callable[[StateDict, Naming], StateDict]
 
 
-class _Entry(NamedTuple):
+class Entry(NamedTuple):
+    """The place of a leaf in a file."""
+
     keys: tuple[str, ...]
     part: tuple[int, int]  # (index, number of parts) of the outputs in the file
     axes: tuple[int, ...]  # the order of our axes in PyTorch
@@ -84,20 +88,20 @@ def to_torch(variables: Variables, names: Names) -> dict[str, np.ndarray]:
     The batch counter of each batch norm is set to 0: PyTorch uses it only without a momentum.
     """
     leaves, parts = tree.leaves_by_path(variables), {}
-    for path, entry in _find_entries(leaves, names).items():
+    for path, entry in list_entries(leaves, choose_naming(leaves, names)).items():
         leaf = np.asarray(leaves[path]).transpose(entry.axes).reshape(entry.shape)
         pieces = np.split(leaf, len(entry.keys)) if len(entry.keys) > 1 else [leaf]
         for key, piece in zip(entry.keys, pieces, strict=True):
             parts.setdefault(key, {})[entry.part] = piece
     state = {key: _join([pieces[part] for part in sorted(pieces)]) for key, pieces in parts.items()}
     means = [key for key in state if key.endswith("running_mean")]
-    return state | {key.replace("running_mean", _COUNTER): np.zeros((), np.int64) for key in means}
+    return state | {key.replace("running_mean", COUNTER): np.zeros((), np.int64) for key in means}
 
 
 def unnamed_leaves(variables: Variables, names: Names) -> list[str]:
     """The paths of the leaves that `to_torch` omits."""
     leaves = tree.leaves_by_path(variables)
-    return sorted(leaves.keys() - _find_entries(leaves, names))
+    return sorted(leaves.keys() - list_entries(leaves, choose_naming(leaves, names)))
 
 
 def from_torch(state: StateDict, variables: Variables, names: Names, prepare: Preparation | None = None) -> Variables:
@@ -113,45 +117,68 @@ def from_torch(state: StateDict, variables: Variables, names: Names, prepare: Pr
         InputError: Keys are missing, unexpected or of another shape; the message lists the first ones.
     """
     leaves = tree.leaves_by_path(variables)
-    fits = ((*_rename_keys(state, leaves, naming), naming) for naming in _list_namings(names))
-    entries, state, naming = max(fits, key=lambda fit: len(_list_shapes(fit[0].values()).keys() & fit[1].keys()))
+    naming = choose_naming(leaves, names, state)
+    entries, state = rename_keys(state, leaves, naming)
     entries, state = _without_random_layers(entries, prepare(state, naming) if prepare else state, naming)
-    expected = _list_shapes(entries.values())
-    surplus = re.compile(rf".*{_COUNTER}" + (f"|{naming.ignored}" if naming.ignored else ""))
+    expected = list_shapes(entries.values())
+    surplus = re.compile(rf".*{COUNTER}" + (f"|{naming.ignored}" if naming.ignored else ""))
     state = {key: value for key, value in state.items() if key in expected or not surplus.fullmatch(key)}
     _check_shapes(state, expected)
     return traverse_util.unflatten_dict(
-        {path: _fill(leaf, state, entries.get(path)) for path, leaf in leaves.items()}, sep="/"
+        {path: fill(leaf, state, entries.get(path)) for path, leaf in leaves.items()}, sep="/"
     )
 
 
-def _rename_keys(state: StateDict, leaves: Mapping[str, Array], naming: Naming) -> tuple[dict[str, _Entry], StateDict]:
+def rename_keys(
+    state: Mapping[str, Any], leaves: Mapping[str, Any], naming: Naming
+) -> tuple[dict[str, Entry], dict[str, Any]]:
     """(the entries of the leaves, the state dict without prefixes and names of older files)."""
-    entries = dict(_entries(leaves, naming))
-    for pattern, replacement in naming.former.items():
-        state = {re.sub(pattern, replacement, key): value for key, value in state.items()}
-    return entries, _remove_prefixes(state, set(_list_shapes(entries.values())), naming.prefix)
+    entries = list_entries(leaves, naming)
+    expected = set(list_shapes(entries.values()))
+    in_memory = {_replace(key, naming.in_memory): key for key in expected}
+    state = {in_memory.get(key, _replace(key, naming.former)): value for key, value in state.items()}
+    return entries, _remove_prefixes(state, expected, naming.prefix)
 
 
-def _list_shapes(entries: Iterable[_Entry]) -> dict[str, tuple[int, ...]]:
+def name_in_memory(module: str, naming: Naming) -> str:
+    """The name of a layer of the file where the code has read it."""
+    return _replace(module, naming.in_memory)
+
+
+def _replace(key: str, replacements: Mapping[str, str]) -> str:
+    for pattern, replacement in replacements.items():
+        key = re.sub(pattern, replacement, key)
+    return key
+
+
+def list_shapes(entries: Iterable[Entry]) -> dict[str, tuple[int, ...]]:
     """The arrays of the file by key."""
     return {key: shape for entry in entries for key, shape in entry.key_shapes.items()}
 
 
-def _list_namings(names: Names) -> tuple[Naming, ...]:
+def choose_naming(leaves: Mapping[str, Any], names: Names, keys: Iterable[str] = ()) -> Naming:
+    """Of several implementations, the names that most of these keys have; without keys, those that have most leaves."""
+    state = dict.fromkeys(keys)
+
+    def count_fitting(naming: Naming) -> int:
+        entries, renamed = rename_keys(state, leaves, naming)
+        return len(list_shapes(entries.values()).keys() & renamed.keys()) if state else len(entries)
+
+    return max(to_namings(names), key=count_fitting)
+
+
+def to_namings(names: Names) -> tuple[Naming, ...]:
+    """The names of each implementation."""
     return (names,) if isinstance(names, Naming) else names
-
-
-def _find_entries(leaves: Mapping[str, Array], names: Names) -> dict[str, _Entry]:
-    """The entries by the names that have the most leaves."""
-    return max((dict(_entries(leaves, naming)) for naming in _list_namings(names)), key=len)
 
 
 def _join(pieces: list[np.ndarray]) -> np.ndarray:
     return np.asarray(pieces[0] if len(pieces) == 1 else np.concatenate(pieces), order="C")
 
 
-def _entries(leaves: Mapping[str, Array], naming: Naming) -> Iterator[tuple[str, _Entry]]:
+def list_entries(leaves: Mapping[str, Any], naming: Naming) -> dict[str, Entry]:
+    """{path: the place in a file} of the leaves that have a name."""
+    entries = {}
     for path, leaf in leaves.items():
         _, _, inside = path.partition("/")
         layer, _, kind = inside.rpartition("/")
@@ -159,16 +186,18 @@ def _entries(leaves: Mapping[str, Array], naming: Naming) -> Iterator[tuple[str,
         if name is None and kind in _LEAVES:
             name, ending = _find_torch_name(layer, naming), f".{_LEAVES[kind]}"
         if name is not None:
-            is_transposed = kind == "kernel" and not _is_any(layer, naming.untransposed)
-            axes = _axes(leaf.ndim) if is_transposed else tuple(range(leaf.ndim))
+            is_transposed = kind == "kernel" and not is_any(layer, naming.untransposed)
+            axes = torch_axes(leaf.ndim) if is_transposed else tuple(range(leaf.ndim))
             shape = tuple(leaf.shape[axis] for axis in axes)
             if layer in naming.convolved and leaf.ndim == 2:
                 shape = (*shape, 1, 1)
-            if _is_any(inside, naming.batched):
+            if is_any(inside, naming.batched):
                 shape = (*[1] * (3 - leaf.ndim), *shape)
             name, _, part = name.partition("@")
             index, count = map(int, part.split("/")) if part else (0, 1)
-            yield path, _Entry(tuple(key + ending for key in name.split("&")), (index, count), axes, shape, layer)
+            keys = tuple(key + ending for key in name.split("&"))
+            entries[path] = Entry(keys, (index, count), axes, shape, layer)
+    return entries
 
 
 def _find_torch_name(path: str, naming: Naming) -> str | None:
@@ -182,16 +211,16 @@ def _match(pattern: str, path: str) -> re.Match[str] | None:
     return re.fullmatch(pattern.replace("#", r"(\d+)"), path)
 
 
-def _is_any(layer: str, patterns: tuple[str, ...]) -> bool:
+def is_any(layer: str, patterns: tuple[str, ...]) -> bool:
     return any(_match(pattern, layer) for pattern in patterns)
 
 
-def _axes(num_axes: int) -> tuple[int, ...]:
+def torch_axes(num_axes: int) -> tuple[int, ...]:
     """A kernel's axes in PyTorch's order."""
     return {4: (3, 2, 0, 1), 2: (1, 0)}.get(num_axes, tuple(range(num_axes)))
 
 
-def _fill(leaf: Array, state: StateDict, entry: _Entry | None) -> Array:
+def fill(leaf: Array, state: StateDict, entry: Entry | None) -> Array:
     if entry is None:
         return leaf
     index, count = entry.part
@@ -201,7 +230,7 @@ def _fill(leaf: Array, state: StateDict, entry: _Entry | None) -> Array:
     return jnp.asarray(value.transpose(np.argsort(entry.axes)), leaf.dtype)
 
 
-def _remove_prefixes(state: StateDict, expected: set[str], optional: str) -> StateDict:
+def _remove_prefixes(state: Mapping[str, Any], expected: set[str], optional: str) -> dict[str, Any]:
     """Remove the leading components common to all keys, until a key is expected; add the optional prefix."""
     begun = expected | {key.removeprefix(optional) for key in expected}
     while not any(key in begun for key in state):
@@ -213,16 +242,16 @@ def _remove_prefixes(state: StateDict, expected: set[str], optional: str) -> Sta
 
 
 def _without_random_layers(
-    entries: dict[str, _Entry], state: StateDict, naming: Naming
-) -> tuple[dict[str, _Entry], StateDict]:
+    entries: dict[str, Entry], state: StateDict, naming: Naming
+) -> tuple[dict[str, Entry], StateDict]:
     """(the leaves to load, their weights), without the head and optional layers that the state dict lacks.
 
     So is a head with another number of classes.
     """
     for layer in {entry.layer for entry in entries.values()}:
-        shapes = _list_shapes(entry for entry in entries.values() if entry.layer == layer)
+        shapes = list_shapes(entry for entry in entries.values() if entry.layer == layer)
         held, is_head = shapes.keys() & state.keys(), layer.partition("/")[0] == _HEAD and not naming.needs_head
-        is_missing = not held and (is_head or _is_any(layer, naming.optional))
+        is_missing = not held and (is_head or is_any(layer, naming.optional))
         if is_missing or (is_head and any(_is_other_head(state[key].shape, shapes[key]) for key in held)):
             entries = {path: entry for path, entry in entries.items() if entry.layer != layer}
             state = {key: value for key, value in state.items() if key not in shapes}
@@ -249,42 +278,3 @@ def _check_shapes(state: StateDict, expected: Mapping[str, tuple[int, ...]]) -> 
             f"pretrained: the file's weights do not fit this network ({num_faults} keys). Choose the network, norm, "
             "stem, width and number of input channels that they were trained with.\n  " + "\n  ".join(named + rest)
         )
-
-
-def starting_from(
-    path: str | Path | None, names: Names, prepare: Callable[[StateDict, Naming, Array], StateDict] | None = None
-) -> Callable[[Model], Model]:
-    """Initialize with the weights of a file instead of random ones; None changes nothing.
-
-    A head for another number of classes is ignored: the model keeps its random head, as it does if the file has none.
-
-    Args:
-        path: See `read_state_dict`.
-        names: The names of the network's layers in the file. Of several implementations, those of the file are taken.
-        prepare: (state dict, its names, inputs) -> state dict, such as one with positions for images of another size.
-
-    Raises:
-        InputError: The file cannot be read; or, when the model is initialized, the weights do not match (with the
-            first keys that are missing, unexpected or of another shape).
-    """
-    if path is None:
-        return lambda model: model
-    state = read_state_dict(path)
-
-    def adapt(model: Model) -> Model:
-        def init(key: Key, inputs: Array) -> Variables:
-            fit = None if prepare is None else lambda state, naming: prepare(state, naming, inputs)
-            return from_torch(state, model.init(key, inputs), names, fit)
-
-        return model._replace(init=init)
-
-    return adapt
-
-
-def save_state_dict(path: str | Path, variables: Variables, names: Names) -> None:
-    """Write variables atomically as a state dict that the PyTorch network of these names can load.
-
-    Raises:
-        InputError: The extension is not .safetensors or .npz, or the file cannot be written.
-    """
-    write_state_dict(path, to_torch(variables, names))

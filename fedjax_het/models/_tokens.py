@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from fedjax_het.errors import InputError
 from fedjax_het.models._attention import Activation
-from fedjax_het.models._weight_files import check_config, complete_sizes
+from fedjax_het.models._weight_files import check_config, complete_sizes, describe_sizes
 from fedjax_het.types import Array, HostArray
 from fedjax_het.validation import Count, FractionBelowOne, Positive
 
@@ -62,6 +62,10 @@ class Family(NamedTuple):
         if "head_size" not in sizes:
             check_heads(sizes["features"], sizes["heads"])
         return sizes
+
+    def describe(self, sizes: Mapping[str, Any]) -> dict[str, Any]:
+        """The content of config.json for a network of these sizes."""
+        return describe_sizes(self.keys, self.supported, sizes)
 
 
 def check_heads(features: int, heads: int) -> None:

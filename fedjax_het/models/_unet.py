@@ -14,7 +14,8 @@ from fedjax_het.models._conv_impl import check_conv_impl
 from fedjax_het.models._layers import Conv, UpConv, max_pool
 from fedjax_het.models._model import Network, NumClasses, check_images, from_flax, scale_widths
 from fedjax_het.models._norms import NormKind, norm
-from fedjax_het.models._pretrained import Naming, starting_from
+from fedjax_het.models._pretrained import Naming
+from fedjax_het.models._published import starting_from
 from fedjax_het.types import Array, Model
 from fedjax_het.validation import Positive, Range, validate_arguments
 

@@ -22,7 +22,7 @@ def split_outputs(name: str) -> dict[str, str]:
     return {f"attention/{part}": f"{name}@{index}/3" for index, part in enumerate(_PARTS)}
 
 
-def _name_published(prefix: str, inner: Mapping[str, str], **options: Any) -> Naming:
+def _name_published(prefix: str, inner: Mapping[str, str], in_memory: Mapping[str, str], **options: Any) -> Naming:
     """Hugging Face's names."""
     own = {
         "class_token": "embeddings.cls_token",
@@ -35,6 +35,8 @@ def _name_published(prefix: str, inner: Mapping[str, str], **options: Any) -> Na
     parts = [f"attention.attention.{part}" for part in _PARTS]
     layers = {f"attention/{part}": name for part, name in zip(_PARTS, parts, strict=True)}
     layers |= {"attention/qkv": "&".join(parts), "attention/out": "attention.output.dense"}
+    moved = {rf"\.attention\.attention\.{part}\b": f".attention.{part[0]}_proj" for part in _PARTS}
+    moved |= {r"\.attention\.output\.dense\b": ".attention.o_proj", **in_memory}
     return _name_layers(
         {ours: prefix + theirs for ours, theirs in own.items()} | {"classifier": "classifier"},
         f"{prefix}encoder.layer",
@@ -42,6 +44,7 @@ def _name_published(prefix: str, inner: Mapping[str, str], **options: Any) -> Na
         prefix=prefix,
         optional=("pooler",),
         ignored=rf"({prefix})?(pooler\..*|embeddings\.mask_token)",
+        in_memory=moved,
         **options,
     )
 
@@ -83,6 +86,11 @@ _HF_VIT_NAMES = _name_published(
         "dense_0": "intermediate.dense",
         "dense_1": "output.dense",
     },
+    {
+        r"^vit\.encoder\.layer\.": "vit.layers.",
+        r"\.intermediate\.dense\b": ".mlp.fc1",
+        r"\.output\.dense\b": ".mlp.fc2",
+    },
 )
 _HF_DINOV2_NAMES = _name_published(
     "dinov2.",
@@ -94,6 +102,7 @@ _HF_DINOV2_NAMES = _name_published(
         "layer_scale_0": "layer_scale1.lambda1",
         "layer_scale_1": "layer_scale2.lambda1",
     },
+    {},
     former={r"^dinov2_with_registers\.": "dinov2."},
 )
 VIT_NAMES = (TIMM_NAMES, _HF_VIT_NAMES, _HF_DINOV2_NAMES)

@@ -17,7 +17,8 @@ from fedjax_het.models._dense import Dense, add_bias, multiply
 from fedjax_het.models._model import Network, NumClasses, check_images, from_flax
 from fedjax_het.models._norms import LayerNorm
 from fedjax_het.models._position_grids import Resampling, resample_positions
-from fedjax_het.models._pretrained import Naming, starting_from
+from fedjax_het.models._pretrained import Naming
+from fedjax_het.models._published import starting_from
 from fedjax_het.models._tokens import check_heads
 from fedjax_het.models._vision_names import TIMM_NAMES, TOKENS, VIT_NAMES
 from fedjax_het.models._weight_files import StateDict, check_config, complete_sizes

@@ -4,6 +4,7 @@ import json
 import shlex
 import zipfile
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,10 @@ import safetensors.numpy
 
 from fedjax_het._internal import atomic
 from fedjax_het.errors import InputError
+from fedjax_het.models._hub import locate
 
 StateDict = Mapping[str, np.ndarray]
-_WEIGHTS, _INDEX, _CONFIG = "model.safetensors", "model.safetensors.index.json", "config.json"
+WEIGHTS, _INDEX, CONFIG = "model.safetensors", "model.safetensors.index.json", "config.json"
 
 
 def _read_npz(path: Path) -> StateDict:
@@ -24,7 +26,10 @@ def _read_npz(path: Path) -> StateDict:
 
 
 _READERS = {".safetensors": safetensors.numpy.load_file, ".npz": _read_npz}
-_WRITERS = {".safetensors": safetensors.numpy.save_file, ".npz": lambda state, path: np.savez(path, **state)}
+_WRITERS = {
+    ".safetensors": partial(safetensors.numpy.save_file, metadata={"format": "pt"}),
+    ".npz": lambda state, path: np.savez(path, **state),
+}
 _PICKLES = (".pth", ".pt", ".bin", ".ckpt")
 _CONVERSION = (
     'python -c "import sys, torch, safetensors.torch as s; '
@@ -40,12 +45,12 @@ def read_state_dict(path: str | Path) -> StateDict:
 
     Args:
         path: A .safetensors or .npz file; the index of several .safetensors files, model.safetensors.index.json; or a
-            directory with model.safetensors or such an index.
+            directory with model.safetensors or such an index; or "hf:<owner>/<name>", see `locate`.
 
     Raises:
         InputError: The format is unsupported (with instructions for PyTorch pickles), or a file cannot be read.
     """
-    path = _find_weights(Path(path))
+    path = _find_weights(locate(path))
     name = path.with_suffix("") if path.suffix == ".tar" else path
     if name.suffix in _PICKLES:
         command = _CONVERSION + shlex.join([str(path), str(name.with_suffix(".safetensors"))])
@@ -79,13 +84,45 @@ def write_state_dict(path: str | Path, state: StateDict) -> None:
         raise InputError(f"'{path}' cannot be written ({error}). Choose another place.") from error
 
 
+def make_folder(folder: Path) -> None:
+    """Make a folder for files.
+
+    Raises:
+        InputError: It cannot be made.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"'{folder}' cannot be made ({error}). Choose another place.") from error
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Write a JSON object atomically.
+
+    Raises:
+        InputError: The file cannot be written.
+    """
+    try:
+        atomic.write(path, json.dumps(content, indent=2) + "\n")
+    except OSError as error:
+        raise InputError(f"'{path}' cannot be written ({error}). Choose another place.") from error
+
+
 def read_config(path: str | Path) -> Mapping[str, Any]:
     """Read the config.json of a directory with published weights.
 
     Raises:
         InputError: There is no such file, or it holds no JSON object.
     """
-    path = Path(path) / _CONFIG
+    return read_json(locate(path) / CONFIG)
+
+
+def read_json(path: Path) -> Mapping[str, Any]:
+    """Read a JSON object beside weights.
+
+    Raises:
+        InputError: There is no such file, or it holds no JSON object.
+    """
     _check_exists(path)
     return _read_object(path)
 
@@ -105,15 +142,23 @@ def complete_sizes(
     Raises:
         InputError: An argument contradicts config.json.
     """
-    config = _read_config_beside(path)
+    config = read_config_beside(path)
     published = {name: value for name, key in keys.items() if (value := _find_value(config, key)) is not None}
     chosen = {name: value for name, value in given.items() if value is not None}
     for name, value in chosen.items():
         if published.get(name, value) != value:
             raise InputError(
-                f"{name}: {value} contradicts '{path}/{_CONFIG}', where {keys[name]} is {published[name]}. Omit {name}."
+                f"{name}: {value} contradicts '{path}/{CONFIG}', where {keys[name]} is {published[name]}. Omit {name}."
             )
     return {**usual, **published, **chosen}
+
+
+def describe_sizes(
+    keys: Mapping[str, str], supported: Mapping[str, Sequence[Any]], sizes: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The content of config.json for a network of these sizes; the inverse of `complete_sizes` and `check_config`."""
+    own = {key.partition("|")[0]: sizes[name] for name, key in keys.items() if sizes.get(name) is not None}
+    return {key: values[0] for key, values in supported.items()} | own
 
 
 def _find_value(config: Mapping[str, Any], keys: str) -> Any:
@@ -131,28 +176,29 @@ def check_config(path: str, supported: Mapping[str, Sequence[Any]]) -> None:
     Raises:
         InputError: A value is not supported.
     """
-    config = _read_config_beside(path)
+    config = read_config_beside(path)
     for key, values in supported.items():
         if key in config and config[key] not in values:
             known = " or ".join(map(str, values))
             raise InputError(
-                f"pretrained: {key} is {config[key]} in '{path}/{_CONFIG}', and this network supports {known}. Choose "
+                f"pretrained: {key} is {config[key]} in '{path}/{CONFIG}', and this network supports {known}. Choose "
                 "the model of these weights."
             )
 
 
-def _read_config_beside(path: str | None) -> Mapping[str, Any]:
-    return read_config(path) if path is not None and (Path(path) / _CONFIG).is_file() else {}
+def read_config_beside(path: str | Path | None) -> Mapping[str, Any]:
+    """The config.json of a directory with weights; {} if there is none."""
+    return read_config(path) if path is not None and (locate(path) / CONFIG).is_file() else {}
 
 
 def _find_weights(path: Path) -> Path:
     if not path.is_dir():
         return path
-    found = [path / name for name in (_WEIGHTS, _INDEX) if (path / name).is_file()]
+    found = [path / name for name in (WEIGHTS, _INDEX) if (path / name).is_file()]
     pickles = sorted(file for file in path.iterdir() if file.suffix in _PICKLES)
     if not found and not pickles:
         raise InputError(
-            f"pretrained: the directory '{path}' has neither {_WEIGHTS} nor {_INDEX}. Download one of them."
+            f"pretrained: the directory '{path}' has neither {WEIGHTS} nor {_INDEX}. Download one of them."
         )
     return (found or pickles)[0]
 

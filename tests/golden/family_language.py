@@ -3,7 +3,6 @@
 import json
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,10 +16,9 @@ from flax import linen as nn
 from fedjax_het import models, tree
 from fedjax_het.models import MODELS, TORCH_NAMES, Naming
 from fedjax_het.models._attention import Block
-from fedjax_het.models._lora import LORA_A, LORA_B
-from fedjax_het.models._pretrained import _find_torch_name, from_torch, to_torch
+from fedjax_het.models._pretrained import to_torch
 from fedjax_het.models._tokens import count_positions
-from fedjax_het.types import Array, Context, Model, Params, Variables
+from fedjax_het.types import Array, Context, Leaf, Model, Params, Variables
 from tests.golden.cases import Case, Comparison, covers
 from tests.golden.metadata import Metadata
 
@@ -187,67 +185,57 @@ def language_models(case: Case) -> Comparisons:
 
 
 # ---- adapters --------------------------------------------------------------------------------------------------------
-PREFIX = "base_model.model."
+def compare_adapters(
+    case: Case, base: Model, base_variables: Variables, inputs: np.ndarray, run: Callable[[Model, Variables], Array]
+) -> Comparisons:
+    """A network with the adapters of a file of peft, which is written again; `run` returns the outputs."""
+    config, file = case.meta["adapter_config"], case.path.with_name(case.meta["weights"])
+    config.confirm(lora_dropout=0.0, bias="none", rank_pattern={}, alpha_pattern={}, task_type=None, peft_type="LORA")
+    config.confirm(use_dora=False, init_lora_weights=True)
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "adapter_config.json").write_text(json.dumps(plain(config)))
+        (Path(folder) / "adapter_model.safetensors").write_bytes(file.read_bytes())
+        model = models.pretrained_lora(folder, train_head=bool(config["modules_to_save"]))(base)
+    variables = model.init(jax.random.key(0), inputs)
+    trained = [path for path in tree.paths(variables) if not any(rule(Leaf(path, None)) for rule in model.frozen)]
 
+    def save(variables: Variables) -> tuple[Mapping[str, np.ndarray], Mapping[str, Any]]:
+        with tempfile.TemporaryDirectory() as folder:
+            assert models.save_adapters(Path(folder), variables, model, trained) == []
+            written = json.loads((Path(folder) / "adapter_config.json").read_text())
+            return safetensors.numpy.load_file(Path(folder) / "adapter_model.safetensors"), written
 
-def adapter_keys(paths: list[str], naming: Naming) -> Mapping[str, str]:
-    """{path of a leaf: key in peft's file} of the leaves of low-rank adapters."""
-    keys = {}
-    for path in paths:
-        layer, _, leaf = path.removeprefix("params/").rpartition("/")
-        if leaf in (LORA_A, LORA_B):
-            keys[path] = f"{PREFIX}{_find_torch_name(layer, naming)}.lora_{leaf[-1].upper()}.weight"
-    return keys
+    (again, written), read = save(variables), safetensors.numpy.load_file(file)
+    jax.tree.map(np.testing.assert_array_equal, dict(again), dict(read))
+    assert shapes_of(again) == plain(case.meta["state_dict_shapes"])
+    assert written["target_modules"] == sorted(case["target_modules_matched"].tolist())
+    assert written["r"] == config["r"] and written["fan_in_fan_out"] == config["fan_in_fan_out"]
+    assert bool(written["modules_to_save"]) == bool(config["modules_to_save"])
+
+    full = double(variables)
+    yield case.compare("outputs", run(model, full))
+    yield case.compare("outputs_merged", run(base, models.merge_adapters(model, full)))
+    yield case.compare("outputs_without_adapter", run(base, double(base_variables)))
+    found, _ = save(jax.grad(lambda variables: jnp.sum(run(model, variables) * case["cotangent"]))(full))
+    for name in case.matching("grad/*"):
+        yield case.compare(name, found[name.removeprefix("grad/")])
+    assert set(case["trainable_keys"].tolist()) == found.keys()
+    yield case.compare("trainable_grad_norms", [np.linalg.norm(found[key]) for key in case["trainable_keys"].tolist()])
+    yield case.compare("num_trainable", sum(leaf.size for leaf in found.values()))
+    # modules_to_save are in peft's network twice: as they were, and trained
+    whole = sum(leaf.size for key, leaf in found.items() if ".lora_" not in key)
+    yield case.compare("num_total", sum(leaf.size for leaf in jax.tree.leaves(full)) + whole)
 
 
 @covers("lora", "gpt2_*")
 @covers("lora", "llama_*")
 @covers("lora", "roberta_*")
 def adapted_networks(case: Case) -> Comparisons:
-    config, tokens = case.meta["adapter_config"], case["input_ids"]
-    config.confirm(lora_dropout=0.0, bias="none", rank_pattern={}, alpha_pattern={}, task_type=None, peft_type="LORA")
-    config.confirm(use_dora=False, init_lora_weights=True, use_rslora=False)
     base_file = case.path.parents[1] / case.meta["base_weights"]
     base = Case(base_file.with_suffix(".npz"))
-    loaded = load(base, base_file, case["outputs"].shape[-1], tokens, "every")
-    assert config["fan_in_fan_out"] == bool(loaded.naming.untransposed)
+    loaded = load(base, base_file, case["outputs"].shape[-1], case["input_ids"], "every")
 
-    names = {layer: _find_torch_name(layer, loaded.naming) or "" for layer in loaded.model.layers(tokens)}
-    modules = config["target_modules"]
-    targets = [layer for layer, name in names.items() if any(fnmatchcase(name, f"*.{module}") for module in modules)]
-    assert sorted(names[layer] for layer in targets) == sorted(case["target_modules_matched"].tolist())
+    def run(model: Model, variables: Variables) -> Array:
+        return loaded(variables, model)
 
-    scaled = {"rank": config["r"], "alpha": config["lora_alpha"], "targets": targets}
-    adapted = models.lora(**scaled, train_head=False)(loaded.model)
-    file = safetensors.numpy.load_file(case.path.with_name(case.meta["weights"]))
-    own = {key.removeprefix(PREFIX): value for key, value in file.items() if ".lora_" not in key}
-    state = safetensors.numpy.load_file(base_file) | own
-    variables = double(from_torch(state, adapted.init(jax.random.key(0), tokens), loaded.naming))
-    leaves = tree.leaves_by_path(variables)
-    keys = adapter_keys(list(leaves), loaded.naming)
-    adapters = {path: jnp.asarray(file[key].T, jnp.float64) for path, key in keys.items()}
-    assert {*keys.values(), *(PREFIX + key for key in own)} == file.keys() == set(case["trainable_keys"].tolist())
-    assert shapes_of(file) == plain(case.meta["state_dict_shapes"])
-
-    full = tree.from_paths(leaves | adapters)
-    yield case.compare("outputs", loaded(full, adapted))
-    yield case.compare("outputs_without_adapter", loaded(double(loaded.variables)))
-    merged = {path: leaf for path, leaf in leaves.items() if path not in adapters}
-    scale = models.lora_scale(config["r"], config["lora_alpha"])
-    for layer in targets:
-        a, b = (adapters[f"params/{layer}/{leaf}"] for leaf in (LORA_A, LORA_B))
-        merged[f"params/{layer}/kernel"] += scale * a @ b
-    yield case.compare("outputs_merged", loaded(tree.from_paths(merged)))
-
-    gradient = jax.grad(lambda variables: jnp.sum(loaded(variables, adapted) * case["cotangent"]))(full)
-    of_leaves = tree.leaves_by_path(gradient)
-    found = {PREFIX + key: leaf for key, leaf in to_torch(gradient, loaded.naming).items()}
-    found |= {key: np.asarray(of_leaves[path]).T for path, key in keys.items()}
-    for name in case.matching("grad/*"):
-        yield case.compare(name, found[name.removeprefix("grad/")])
-    trained = case["trainable_keys"].tolist()
-    yield case.compare("trainable_grad_norms", [np.linalg.norm(found[key]) for key in trained])
-    yield case.compare("num_trainable", sum(found[key].size for key in trained))
-    # modules_to_save are in peft's network twice: as they were, and trained
-    yield case.compare("num_total", sum(leaf.size for leaf in found.values()) + sum(x.size for x in own.values()))
-    assert bool(config["modules_to_save"]) == bool(own)
+    yield from compare_adapters(case, loaded.model, loaded.variables, loaded.tokens, run)

@@ -1,7 +1,6 @@
 """Vision transformers against timm's and transformers', from the published file on."""
 
 import json
-import re
 import tempfile
 from collections.abc import Callable, Iterator
 from fnmatch import fnmatchcase
@@ -12,18 +11,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-import safetensors.numpy
 from flax import linen as nn
 
 from fedjax_het import models, tree
 from fedjax_het.client.optimizers import local_optimizer
 from fedjax_het.models._attention import Block
 from fedjax_het.models._position_grids import resample_positions
-from fedjax_het.models._pretrained import Naming, _find_torch_name, from_torch, to_torch
+from fedjax_het.models._pretrained import Naming, to_torch
 from fedjax_het.models._vision_names import TIMM_NAMES, VIT_NAMES
 from fedjax_het.types import Array, Context, Leaf, Model, Params, Variables
 from tests.golden.cases import Case, Comparison, covers
-from tests.golden.family_language import PREFIX, adapter_keys, double, plain, shapes_of
+from tests.golden.family_language import compare_adapters, double, plain
 
 Comparisons = Iterator[Comparison]
 FLOAT32, RESAMPLED = 1e-4, 1e-5  # timm resamples in float32
@@ -206,47 +204,13 @@ def load_base(case: Case, images: np.ndarray, **options: Any) -> tuple[Model, Na
 
 @covers("lora", "vit_*")
 def low_rank(case: Case) -> Comparisons:
-    config, images = case.meta["adapter_config"], images_of(case)
-    config.confirm(lora_dropout=0.0, bias="none", rank_pattern={}, alpha_pattern={}, task_type=None, peft_type="LORA")
-    config.confirm(use_dora=False, init_lora_weights=True, fan_in_fan_out=False)
-    base, naming, base_variables, base_file = load_base(case, images, fused_qkv=True)
-    names = {layer: _find_torch_name(layer, naming) for layer in base.layers(images)}
-    modules = config["target_modules"]
-    pattern = modules if isinstance(modules, str) else "|".join(rf"(.*\.)?{re.escape(module)}" for module in modules)
-    targets = [layer for layer, name in names.items() if name and re.fullmatch(pattern, name)]
-    assert sorted(names[layer] for layer in targets) == sorted(case["target_modules_matched"].tolist())
+    images = images_of(case)
+    base, _, variables, _ = load_base(case, images, fused_qkv=True)
 
-    settings = {"rank": config["r"], "alpha": config["lora_alpha"], "rank_stabilized": config["use_rslora"]}
-    model = models.lora(**settings, targets=targets, train_head=bool(config["modules_to_save"]))(base)
-    file = safetensors.numpy.load_file(case.path.with_name(case.meta["weights"]))
-    assert shapes_of(file) == plain(case.meta["state_dict_shapes"])
-    whole = {key.removeprefix(PREFIX): value for key, value in file.items() if ".lora_" not in key}
-    state = safetensors.numpy.load_file(base_file) | whole
-    leaves = tree.leaves_by_path(double(from_torch(state, model.init(jax.random.key(0), images), naming)))
-    keys = adapter_keys(list(leaves), naming)
-    adapters = {path: jnp.asarray(file[key].T, jnp.float64) for path, key in keys.items()}
-    merged = {path: leaf for path, leaf in leaves.items() if path not in adapters}
-    scale = models.lora_scale(**settings)
-    for layer in targets:
-        a, b = (adapters[f"params/{layer}/{leaf}"] for leaf in ("lora_a", "lora_b"))
-        merged[f"params/{layer}/kernel"] += scale * a @ b
-    full = tree.from_paths(leaves | adapters)
-    yield case.compare("outputs", run(model, full, images).logits)
-    yield case.compare("outputs_merged", run(base, tree.from_paths(merged), images).logits)
-    yield case.compare("outputs_without_adapter", run(base, double(base_variables), images).logits)
+    def outputs(model: Model, variables: Variables) -> Array:
+        return run(model, variables, images).logits
 
-    gradient = jax.grad(lambda variables: jnp.sum(run(model, variables, images).logits * case["cotangent"]))(full)
-    of_leaves = tree.leaves_by_path(gradient)
-    found = {PREFIX + key: leaf for key, leaf in to_torch(gradient, naming).items()}
-    found |= {key: np.asarray(of_leaves[path]).T for path, key in keys.items()}
-    for name in case.matching("grad/*"):
-        yield case.compare(name, found[name.removeprefix("grad/")])
-    trained = case["trainable_keys"].tolist()
-    assert set(trained) == file.keys()
-    yield case.compare("trainable_grad_norms", [np.linalg.norm(found[key]) for key in trained])
-    yield case.compare("num_trainable", _count_trained(model, full))
-    # modules_to_save are in peft's network twice: as they were, and trained
-    yield case.compare("num_total", sum(leaf.size for leaf in found.values()) + sum(x.size for x in whole.values()))
+    yield from compare_adapters(case, base, variables, images, outputs)
 
 
 def leaves_of(case: Case, layer: str, part: str) -> dict[str, np.ndarray]:

@@ -12,8 +12,8 @@ import fedjax_het as fh
 from fedjax_het import tree
 from fedjax_het.cli.configuration import build, settings
 from fedjax_het.errors import InputError
-from fedjax_het.models import MODELS, TORCH_NAMES
-from fedjax_het.models._pretrained import save_state_dict, to_torch
+from fedjax_het.models import MODELS, TORCH_NAMES, save_state_dict
+from fedjax_het.models._pretrained import to_torch
 from fedjax_het.types import Context
 
 pytestmark = pytest.mark.extended

@@ -18,8 +18,8 @@ import safetensors.numpy
 
 from fedjax_het import tree
 from fedjax_het.errors import InputError
-from fedjax_het.models import MODELS, TORCH_NAMES
-from fedjax_het.models._pretrained import Naming, from_torch, save_state_dict, to_torch
+from fedjax_het.models import MODELS, TORCH_NAMES, save_state_dict
+from fedjax_het.models._pretrained import Naming, from_torch, to_torch
 from fedjax_het.models._weight_files import complete_sizes, read_state_dict
 from tests.shared import shared_path
 

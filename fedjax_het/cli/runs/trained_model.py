@@ -1,6 +1,5 @@
 """Models of runs, restored from their last checkpoints."""
 
-from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,8 +13,7 @@ from fedjax_het.cli.runs.run_files import RESOLVED
 from fedjax_het.data import Federation
 from fedjax_het.engine.evaluation.scoring import mean_personal_variables
 from fedjax_het.engine.execution.run_spec import RunSpec
-from fedjax_het.errors import InputError, nearest
-from fedjax_het.models import TORCH_NAMES, Names
+from fedjax_het.errors import InputError
 from fedjax_het.problem import Problem
 from fedjax_het.types import State, Variables
 
@@ -24,8 +22,10 @@ class TrainedModel(NamedTuple):
     """The server's model of a run, after its last checkpoint."""
 
     variables: Variables  # as they are tested; personal leaves are the mean over the clients that have trained
-    naming: Names | None  # the names of the layers in PyTorch, where the model has any
     rounds: int
+    trained: frozenset[str]  # the paths of the trained leaves
+    has_changed_base: bool  # whether the server has changed leaves that clients do not train
+    pretrained: str | None  # the weights that training started from
     problem: Problem
     federation: Federation
 
@@ -49,10 +49,6 @@ def load_model(workdir: Path, seed: int | None = None, *, for_pytorch: bool = Tr
     if config is None:
         raise InputError(f"--workdir: '{workdir}' holds no run. Name the directory that training printed.")
     run_settings, _ = settings.complete_settings(config)
-    name = run_settings["model"]["name"]
-    if for_pytorch and name not in TORCH_NAMES:
-        known = nearest(name, TORCH_NAMES)
-        raise InputError(f"--workdir: the run's model '{name}' has no counterpart in PyTorch. {known}")
     seeds = range(run_settings["seed"], run_settings["seed"] + run_settings["num_seeds"])
     if seed is not None and seed not in seeds:
         raise InputError(f"--seed: the run has the seeds {', '.join(map(str, seeds))}, not {seed}.")
@@ -60,10 +56,21 @@ def load_model(workdir: Path, seed: int | None = None, *, for_pytorch: bool = Tr
     seed_state = jax.tree.map(lambda x: x[0 if seed is None else seeds.index(seed)], state)
     mean = mean_personal_variables(seed_state.clients, len(seed_state.clients.rounds))
     variables = tree.merge(problem.whole_model(seed_state.server), mean)
-    naming = TORCH_NAMES.get(name)
-    if isinstance(naming, Mapping):
-        naming = naming[run_settings["model"]["outputs"]]
-    return TrainedModel(variables, naming, rounds, problem, parts.federation)
+    if for_pytorch and problem.model.published is None:
+        name = run_settings["model"]["name"]
+        raise InputError(
+            f"--workdir: the run's model '{name}' has no names in published files. Train "
+            "a model that has, such as resnet18, vit or bert."
+        )
+    return TrainedModel(
+        variables,
+        rounds,
+        frozenset(tree.paths(tree.merge(problem.evaluated(seed_state.server), mean))),
+        bool(tree.paths(seed_state.server.base)),
+        run_settings["model"].get("pretrained"),
+        problem,
+        parts.federation,
+    )
 
 
 def restore_last(directory: RunDirectory, run_settings: dict[str, Any]) -> tuple[State, int, Problem, build.RunParts]:
