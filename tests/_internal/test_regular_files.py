@@ -12,7 +12,7 @@ from fedjax_het.cli.runs.run_files import DamagedFileError, read_json, read_line
 from fedjax_het.cli.sweep import batched, grid
 from fedjax_het.engine.storage import checksums
 from fedjax_het.errors import InputError
-from fedjax_het.models._pretrained import read_state_dict
+from fedjax_het.models import read_state_dict
 
 
 @pytest.fixture(params=["fifo", "device"])
