@@ -91,11 +91,12 @@ def test_frozen_kernels_have_no_client_axis_and_no_gradient():
 def test_a_hundred_clients_hold_one_copy_of_frozen_leaves():
     wide = models.lora(2)(models.mlp(num_classes=3, hidden=(1024, 1024)))
 
-    def peak(num_clients):
-        simulation = Simulation(algorithm("fedavg"), wide, federation(num_clients), rounds=1, layout=vmapped)
+    def peak(num_clients, layout):
+        simulation = Simulation(algorithm("fedavg"), wide, federation(num_clients), rounds=1, layout=layout)
         return simulation.cost.peak_bytes
 
-    assert peak(100) < 10 * 4 * 1024 * 1024 < 100 * peak(1)
+    assert peak(100, vmapped) < 10 * 4 * 1024 * 1024 < 100 * peak(1, vmapped)
+    assert peak(100, chunked(1)) < 2 * peak(1, chunked(1))
 
 
 def test_traffic_and_parameters_count_trained_leaves_only():
