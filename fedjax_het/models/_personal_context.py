@@ -10,6 +10,7 @@ from flax import linen as nn
 
 from fedjax_het.errors import InputError
 from fedjax_het.models._adaptations import split_off
+from fedjax_het.models._attention import Block
 from fedjax_het.models._clip import ClipImages
 from fedjax_het.models._context import LEAF, Position, classify_with_context, init_tower, start_context
 from fedjax_het.models._frozen import frozen_by
@@ -54,6 +55,8 @@ def transported_context(
     """
 
     def take_patches(call: Callable, args: tuple, options: dict, about: nn.module.InterceptorContext) -> Any:
+        if isinstance(about.module, Block) and about.method_name == "__call__":
+            return call(*args, **{**options, "num_outputs": None})  # the last block, too, has outputs for patches
         is_pool = about.method_name == "pool" and isinstance(about.module, ClipImages)
         return call(args[0], "patches") if is_pool else call(*args, **options)
 
