@@ -67,8 +67,8 @@ def fedotp(
         z_c = exp(logit_scale) sum_mn T_mn cos(patch m, text n of class c),   T: unbalanced transport plan
         v_i = SGD(F_i, start at (v, u_i)),   v <- sum_i p_i v_i;   the vectors u_i of the other texts stay on the client
 
-    Communication: the vectors of the shared text, down and up, as for PromptFL. Client state: those of its own texts.
-    Needs the model `clip` with prompts and texts="tower".
+    Communication: the vectors of the shared text, down and up, as for PromptFL. Client state: the vectors of its own
+    texts. Requires the model `clip` with prompts and texts="tower".
 
     Setting: 16 vectors, one shared and one own text, CLIP with a ViT-B/16, epsilon .1 (.01 in the scripts), SGD,
     learning rate .001, batch 32, one epoch.
@@ -121,8 +121,8 @@ def fedpgp(
     t_c is the text without vectors, or with those of `reference`. The shared context stays near it, and personal
     contexts move away from the shared one.
 
-    Communication: sigma, down and up, as for PromptFL. Client state: u_i and v_i. Needs the model `clip` with prompts
-    and texts="tower".
+    Communication: sigma, down and up, as for PromptFL. Client state: u_i and v_i. Requires the model `clip` with
+    prompts and texts="tower".
 
     Setting: 16 vectors, rank 4, CLIP with a ViT-B/16, mu 1, tau .5, SGD, learning rate .001, batch 32.
     As in the code, u_i and v_i begin as N(0, .02^2), so that their product is not zero at the start.
