@@ -21,6 +21,7 @@ BASE = {
     "geometry",
     "labels",
     "spectra",
+    "topologies",
     "validation",
     "attackers",
     "_internal",

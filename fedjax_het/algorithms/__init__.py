@@ -9,6 +9,7 @@ from types import MappingProxyType
 from fedjax_het.algorithm import Algorithm
 from fedjax_het.algorithms._apfl import apfl
 from fedjax_het.algorithms._ditto import ditto
+from fedjax_het.algorithms._dpsgd import dfedavgm, dfedsam, dpsgd
 from fedjax_het.algorithms._fedacg import fedacg
 from fedjax_het.algorithms._fedavg import fedavg
 from fedjax_het.algorithms._fedbn import fedbn
@@ -59,6 +60,7 @@ FAMILIES: Mapping[str, tuple[Callable[..., Algorithm], ...]] = MappingProxyType(
         "Personal models": (fedbn, fedper, lgfedavg, fedrep, fedbabu, fedpac, fedproto, ditto, pfedme, apfl),
         "Low-rank adapters": (fedit, ffalora, fedsalora, rolora, fedexlora, lorafair, feddpa, flora, flexlora, hetlora),
         "Prompts of CLIP": (promptfl, fedotp, fedpgp),
+        "No server": (dpsgd, dfedavgm, dfedsam),
         "Domain shift": (harmofl, fedsr, fedl2r, fediir, fedrd, fedga, feddg, fpl, fedheal),
     }
 )

@@ -39,9 +39,13 @@ def run_cost(traced: TracedRound, held_bytes: Mapping[str, int], peak_bytes: int
     spec, state, messages = traced.spec, traced.shapes.state, traced.shapes.messages
     counts = np.asarray(spec.federation.data.train.count)
     steps = np.stack([algorithm.local_update.num_steps(counts) for algorithm in spec.sweep.algorithms])
-    own = tree.num_entries(state.clients.personal.get("params", {})) // spec.num_clients
+    personal, _ = tree.partition_like(state.clients.personal, state.server.shared)
+    own = tree.num_entries(personal.get("params", {})) // spec.num_clients
     down, _ = bytes_per_client(messages)
     bits_up = bits_per_upload(messages, spec.algorithm.uplink)
+    if spec.algorithm.mixing:
+        bits_up *= spec.algorithm.mixing.count_messages(spec.num_clients)
+        down = math.ceil(bits_up / 8)
     return RunCost(
         num_clients=spec.num_clients,
         cohort_size=spec.cohort_size,

@@ -11,6 +11,7 @@ from fedjax_het import tree
 from fedjax_het.algorithm import Algorithm, Measure, OutputMixture, Personalization
 from fedjax_het.engine.round import uplink
 from fedjax_het.engine.round.asynchronous import Asynchronous
+from fedjax_het.engine.round.mixing import receive_own
 from fedjax_het.engine.round.timing import Timing
 from fedjax_het.engine.round.update_plan import UpdateSums, pack_for, stream_sums
 from fedjax_het.errors import InputError
@@ -140,6 +141,8 @@ def train_client(
     if asynchronous and asynchronous.num_versions > 1:
         started = tree.take(common.history, jnp.asarray(member.start) % asynchronous.num_versions)
         common = common._replace(received=started)
+    shared = receive_own(algorithm.mixing, common.received.shared, member.state)
+    common = common._replace(received=common.received._replace(shared=shared))
     problem, before = common.bind(problem), _make_view(common, member)
     steps_in_time = jnp.zeros((), jnp.int32)
     if timing:
@@ -198,6 +201,9 @@ def train_client(
         upload = tree.where(is_present, upload._replace(update=sent), tree.zeros_like(upload))
         state = state._replace(memory=state.memory | kept)
         statistics = tree.where(is_present, statistics, tree.zeros_like(statistics))
+    if algorithm.mixing:
+        sent = tree.add(common.received.shared, upload.update)
+        state = state._replace(personal=tree.merge(state.personal, sent))
     if asynchronous:
         arrived = asynchronous.receive(upload.update, common.received, now)
         upload = upload._replace(update=tree.where(is_present, arrived, tree.zeros_like(arrived)))

@@ -30,6 +30,7 @@ def initial_state(spec: RoundSpec, key: Key, inputs: HostArray) -> State:
     memory = {name: kept.init(trained) for name, kept in algorithm.memory.items()}
     memory |= uplink.initial_memory(algorithm.uplink, shared)
     zero = jnp.zeros((), jnp.int32)
+    own = tree.merge(shared, personal) if algorithm.mixing else personal
     server = ServerState(
         round=zero,
         shared=shared,
@@ -46,7 +47,7 @@ def initial_state(spec: RoundSpec, key: Key, inputs: HostArray) -> State:
     if spec.num_versions > 1:
         server = server._replace(history=tree.broadcast(broadcast(spec, server), spec.num_versions))
     counters = RunCounters(zero, zero, jnp.zeros((), float) if spec.has_clock else None)
-    return State(server, ClientState(personal, memory, zero), counters)
+    return State(server, ClientState(own, memory, zero), counters)
 
 
 def broadcast_clients(state: State, num_clients: int) -> State:

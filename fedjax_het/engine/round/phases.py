@@ -17,7 +17,7 @@ from fedjax_het import tree
 from fedjax_het.algorithm import Algorithm
 from fedjax_het.engine.parallel.layout import Layout
 from fedjax_het.engine.parallel.update_stack import StackedUpdates
-from fedjax_het.engine.round import client_step, server_step, uplink
+from fedjax_het.engine.round import client_step, mixing, server_step, uplink
 from fedjax_het.engine.round.asynchronous import Asynchronous
 from fedjax_het.engine.round.client_step import ClientResult, Cohort, CohortMember, Common, Sums
 from fedjax_het.engine.round.participation import Participation, derive_keys
@@ -115,6 +115,10 @@ def train_cohort(
     own_keys = clients_key if cohort.draw is None else jax.vmap(derive_keys, (None, 0))(key, cohort.draw)[:, 1]
     members = client_step.cohort_members(state.clients, data, cohort, own_keys)
     ids = jnp.asarray(cohort.ids[: spec.cohort_size])
+    rule = spec.algorithm.mixing
+    if rule:
+        is_here = members.is_here & (members.rows[0].count > 0)
+        members = members._replace(state=mixing.mix_before(rule, clients_key, state, ids, is_here))
     round_key, server_key = uplink.round_keys(clients_key) if spec.algorithm.uplink else (None, clients_key)
     server = state.server._replace(history=(), frozen={})
 
@@ -125,6 +129,8 @@ def train_cohort(
     bound = spec._replace(problem=common.bind(spec.problem))
     decision = update_server(bound, server, common.received, results, sums, ids, server_key)
     after, metrics = commit(spec, state, cohort, members, results, decision)
+    if rule:
+        after = mixing.mix_after(rule, clients_key, _unpad(spec, members.state), after, ids)
     answers = _unpad(spec, members.answers)
     return after, metrics, RoundMessages(common.received, answers, decision.uploads, decision.replies)
 

@@ -10,7 +10,7 @@ from fedjax_het import tree
 from fedjax_het.algorithm import Algorithm, Personalization
 from fedjax_het.data.augmentation import Augmentation
 from fedjax_het.engine.parallel.layout import Layout, vmapped
-from fedjax_het.engine.round import client_step, initialization, uplink
+from fedjax_het.engine.round import client_step, initialization, mixing, uplink
 from fedjax_het.engine.round.asynchronous import Asynchronous
 from fedjax_het.engine.round.client_step import Cohort
 from fedjax_het.engine.round.event_schedule import EventSchedule
@@ -99,6 +99,7 @@ def make_round(
         asynchronous,
         layout,
     )
+    mixing.check_mixing(algorithm, spec.participation, num_clients, is_asynchronous=asynchronous is not None)
     train = partial(train_cohort, spec)
 
     def init(key: Key, data: ClientData) -> State:

@@ -1,0 +1,120 @@
+"""Rounds without a server: laws of mixing, in every layout."""
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fedjax_het import topologies
+from fedjax_het.algorithms import dfedsam, dpsgd, fedavg, fedsam
+from fedjax_het.engine.parallel.layout import chunked, sharded
+from fedjax_het.engine.round.participation import Participation, bernoulli, full, uniform
+from fedjax_het.engine.round.program import make_round
+from fedjax_het.errors import InputError
+from fedjax_het.topologies import TOPOLOGIES, Topology
+from tests.harness import ROUNDING, difference, federation, network_of, run
+
+TRAINING = {"learning_rate": 0.1, "batch_size": 4, "epochs": 1}
+EMPTY = Topology(lambda n, number, key: jnp.arange(n)[:, None])
+
+
+def compose(algorithm, **options):
+    return make_round(algorithm, network_of("fedavg"), 5, prepare=federation().prepare, **options)
+
+
+def train(algorithm, **options):
+    return run(compose(algorithm, **options), rounds=3)[0]
+
+
+@pytest.mark.parametrize(
+    ("without", "alike"),
+    [(dpsgd("complete", **TRAINING), fedavg(weighting="uniform", **TRAINING)),
+     (dfedsam("complete", 0.1, **TRAINING), fedsam(0.1, weighting="uniform", **TRAINING))],
+    ids=["fedavg", "fedsam"],
+)  # fmt: skip
+def test_on_the_complete_graph_all_clients_hold_the_model_of_the_server(without, alike):
+    state, expected = train(without), train(alike).server.shared
+    assert difference(state.server.shared, expected) < ROUNDING
+    everyone = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (5, *leaf.shape)), expected)
+    assert difference(state.clients.personal, everyone) < ROUNDING
+
+
+@pytest.mark.extended
+def test_without_edges_clients_train_alone():
+    apart, state = train(dpsgd(EMPTY, **TRAINING)), train(dpsgd("ring", **TRAINING))
+    assert difference(apart.clients.personal, state.clients.personal) > 1e-3
+    fourth = Participation(lambda n: 1, lambda key, n, number: (jnp.array([3]), jnp.ones(1, bool)))
+    alone = train(fedavg(**TRAINING), participation=fourth)
+    assert difference(jax.tree.map(lambda leaf: leaf[3], apart.clients.personal), alone.server.shared) < ROUNDING
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("order", ["adapt_then_combine", "combine_then_adapt", "adapt_while_combine"])
+@pytest.mark.parametrize("layout", [chunked(1), chunked(2), sharded(3)], ids=str)
+def test_layouts_give_equal_results(layout, order):
+    rule = dpsgd("ring", order, **TRAINING)
+    assert difference(train(rule), train(rule, layout=layout)) < ROUNDING
+
+
+@pytest.mark.extended
+def test_rows_follow_the_ids_of_clients():
+    order = jnp.array([3, 0, 4, 1, 2])
+    shuffled = Participation(lambda n: 5, lambda key, n, number: (order, jnp.ones(5, bool)))
+    for topology in ("ring", "star", "random_matching"):
+        rule = dpsgd(topology, **TRAINING)
+        assert difference(train(rule), train(rule, participation=shuffled)) < ROUNDING
+
+
+@pytest.mark.parametrize("name", TOPOLOGIES)
+@pytest.mark.parametrize("size", [1, 2, 5, 8, 12])
+def test_matrices_have_rows_and_columns_of_sum_one_and_no_negative_entry(name, size):
+    matrix = np.asarray(TOPOLOGIES[name]().matrix(size, 3), float)
+    np.testing.assert_allclose(matrix.sum(1), 1, atol=1e-6)
+    np.testing.assert_allclose(matrix.sum(0), 1, atol=1e-6)
+    assert matrix.min() >= 0
+
+
+@pytest.mark.parametrize("name", ["ring", "torus", "exponential", "complete"])
+def test_mixing_keeps_the_mean_and_contracts_by_the_gap(name):
+    topology, models = TOPOLOGIES[name](), jax.random.normal(jax.random.key(0), (12, 7))
+    heard = topology.hear(12, jnp.asarray(0), jax.random.key(0))
+    mixed = topologies.mix(heard, topology.weigh(heard, jnp.ones(12, bool), jnp.asarray(0)), models)
+    np.testing.assert_allclose(mixed.mean(0), models.mean(0), atol=1e-6)
+    distance = lambda rows: np.linalg.norm(np.asarray(rows - rows.mean(0)))  # noqa: E731
+    gap = topologies.spectral_gap(np.asarray(topology.matrix(12)))
+    assert 0 < gap <= 1 + 1e-6 and distance(mixed) <= (1 - gap) * distance(models) + 1e-5
+
+
+@pytest.mark.extended
+def test_absent_clients_keep_their_model_and_the_mean_is_of_all_clients():
+    state = train(dpsgd("ring", **TRAINING), participation=bernoulli(0.5, among=full()))
+    mean = jax.tree.map(lambda leaf: leaf.mean(0), state.clients.personal)
+    assert difference(state.server.shared, mean) < ROUNDING
+    nobody = train(dpsgd("ring", **TRAINING), participation=bernoulli(1e-30, among=full()))
+    start = compose(dpsgd("ring", **TRAINING)).init(jax.random.key(0), federation().data)
+    assert difference(nobody.clients.personal, start.clients.personal) == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "options", "message"),
+    [
+        ({}, {"participation": uniform(3)}, "cohort_size: without a server, all clients take part"),
+        ({"aggregator": fedavg(weighting="samples").aggregator}, {}, "aggregator: without a server"),
+        ({"survey": {"a": lambda problem, view: jnp.zeros(())}}, {}, "a survey or a published value needs a server"),
+    ],
+)
+def test_rounds_that_need_a_server_are_refused(change, options, message):
+    with pytest.raises(InputError, match=message):
+        compose(replace(dpsgd("ring", **TRAINING), **change), **options)
+
+
+def test_a_given_graph_is_checked():
+    edges = np.triu(np.ones((4, 4), bool))
+    with pytest.raises(InputError, match=r"not symmetric. Use weights='uniform'"):
+        topologies.from_matrix(edges)
+    with pytest.raises(InputError, match=r"shape \(3, 4\), expected \[clients, clients\]"):
+        topologies.from_matrix(edges[:3])
+    with pytest.raises(InputError, match="the matrix is for 4 clients, and there are 5"):
+        topologies.from_matrix(edges, "uniform").matrix(5)
