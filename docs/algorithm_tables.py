@@ -1,7 +1,6 @@
 """Pages and tables of the algorithms, made from their docstrings; docs/hooks.py adds them to the site."""
 
 import inspect
-import itertools
 import re
 import textwrap
 import urllib.parse
@@ -59,22 +58,12 @@ model = fh.models.clip(10, prompts=prompts, texts="tower", **sizes)"""
 
 
 def tabulate_families() -> str:
-    """Write README's table: the algorithms of each family, grouped by file with a link to it."""
-
-    def find_file(algorithm: Callable[..., Algorithm]) -> str:
-        return (
-            Path(inspect.getsourcefile(inspect.unwrap(algorithm)) or "")
-            .relative_to(ROOT)
-            .as_posix()
-        )
-
+    """Write README's table: the algorithms of each family."""
     rows = ["| family | algorithms |", "| --- | --- |"]
-    for family, algorithms in FAMILIES.items():
-        files = [
-            f"[{', '.join(f'`{algorithm.__name__}`' for algorithm in together)}]({path})"
-            for path, together in itertools.groupby(algorithms, find_file)
-        ]
-        rows.append(f"| {family} | {', '.join(files)} |")
+    rows += [
+        f"| {family} | {', '.join(f'`{algorithm.__name__}`' for algorithm in algorithms)} |"
+        for family, algorithms in FAMILIES.items()
+    ]
     return "\n".join([*rows, ""])
 
 

@@ -55,6 +55,35 @@ class Topology(NamedTuple):
         return _to_matrix(heard, self.weigh(heard, jnp.ones(num_clients, bool), number))
 
 
+MixingOrder = Literal["adapt_then_combine", "combine_then_adapt", "adapt_while_combine"]
+
+
+class Mixing(NamedTuple):
+    """Rounds without a server: every client keeps its own version x_i of the shared leaves, and receives those of
+    others.
+
+    T_i is the local training of client i, and W the matrix of the round:
+
+        adapt_then_combine     x_i <- sum_j W_ij T_j(x_j)
+        combine_then_adapt     x_i <- T_i(sum_j W_ij x_j)
+        adapt_while_combine    x_i <- sum_j W_ij x_j + T_i(x_i) - x_i
+
+    Args:
+        topology: Who hears whom.
+        order: One of these rules (default "adapt_then_combine").
+        num_mixings: The number of times Q that models are exchanged per round (default 1): W^Q.
+    """
+
+    topology: Topology
+    order: MixingOrder = "adapt_then_combine"
+    num_mixings: int = 1
+
+    def count_messages(self, num_clients: int) -> float:
+        """The mean number of models that a client sends per round if all are present."""
+        weights = self.topology.matrix(num_clients)
+        return self.num_mixings * (int((weights > 0).sum()) / num_clients - 1)
+
+
 def mix(heard: Int[Array, "clients degree"], weights: Float[Array, "clients degree"], models: PyTree) -> PyTree:
     """Return W X of models X, leaves [clients, ...], from the clients heard and their weights."""
     if heard.shape[1] > _DENSE:

@@ -17,6 +17,9 @@ UNSUITED = {
 }
 """{algorithm: the reason why it does not support the networks}."""
 LEFT_OUT = UNSUITED | {
+    algorithm.__name__: "all clients take part in its rounds, and ten in these" for algorithm in FAMILIES["No server"]
+}
+LEFT_OUT |= {
     algorithm.__name__: "it tunes a pretrained network, and these begin with random weights"
     for algorithm in (*FAMILIES["Low-rank adapters"], *FAMILIES["Prompts of CLIP"])
 }

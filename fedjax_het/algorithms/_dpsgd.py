@@ -3,13 +3,13 @@
 from dataclasses import replace
 from typing import Annotated, Unpack
 
-from fedjax_het.algorithm import Algorithm, Mixing, MixingOrder
+from fedjax_het.algorithm import Algorithm
 from fedjax_het.annotations import LogUniform
 from fedjax_het.client.local_updates import Training, sgd
 from fedjax_het.client.objectives import cross_entropy
 from fedjax_het.client.sharpness import sharpness_aware
 from fedjax_het.server.aggregators import mean
-from fedjax_het.topologies import TopologyOrName, resolve_topology
+from fedjax_het.topologies import Mixing, MixingOrder, TopologyOrName, resolve_topology
 from fedjax_het.validation import Count, NonNegative, validate_arguments
 
 
@@ -27,7 +27,8 @@ def dpsgd(
         combine_then_adapt     x_i <- T_i(sum_j W_ij x_j)
         adapt_while_combine    x_i <- sum_j W_ij x_j + T_i(x_i) - x_i
 
-    Communication: every client sends its model to those that hear it, and receives theirs. Client state: the model.
+    Communication: every client sends its model to those that hear it. Client state: the model.
+
     The model that is tested is the mean of all clients' models, which no client has; `personal/...` are the clients'.
     All clients take part in each round; those that are absent keep their model, and the weights are those of the graph
     of the clients present. Numbers of examples do not enter.
@@ -59,7 +60,9 @@ def dfedavgm(topology: TopologyOrName = "ring", **training: Unpack[Training]) ->
 
         v <- theta v + g(y),  y <- y - lr v,  K steps from y = x_i and v = 0;   x_i <- sum_j W_ij y_j
 
-    Communication, client state, evaluation: as `dpsgd`. momentum = 0 is DFedAvg, which is `dpsgd` with K local steps.
+    Communication: same as D-PSGD. Client state: the model.
+
+    momentum = 0 is DFedAvg, which is `dpsgd` with K local steps. All else is as in `dpsgd`.
 
     Args:
         topology: A name, or a `fedjax_het.topologies.Topology` (default "ring").
@@ -86,8 +89,9 @@ def dfedsam(
 
         e = rho g(w) / (||g(w)|| + epsilon),   w <- w - lr g(w + e),  K steps from x_i;   x <- W^Q z
 
-    Communication: as `dpsgd`, Q times per round. Client state, evaluation: as `dpsgd`. Both gradients of a step are of
-    the same batch. rho = 0 with Q = 1 is DFedAvg.
+    Communication: that of D-PSGD, Q times per round. Client state: the model. Cost: two gradients per step.
+
+    Both gradients of a step are of the same batch. rho = 0 with Q = 1 is DFedAvg. All else is as in `dpsgd`.
 
     Args:
         topology: A name, or a `fedjax_het.topologies.Topology` (default "ring").

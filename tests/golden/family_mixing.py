@@ -7,11 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_het import topologies
-from fedjax_het.algorithm import Algorithm, MixingOrder
+from fedjax_het.algorithm import Algorithm
 from fedjax_het.algorithms import dfedavgm, dfedsam, dpsgd
 from fedjax_het.engine.round.participation import Participation
 from fedjax_het.engine.round.program import make_round
-from fedjax_het.topologies import Topology
+from fedjax_het.topologies import MixingOrder, Topology
 from fedjax_het.types import ClientData, Examples
 from tests.golden.cases import Case, covers
 from tests.golden.replay import StoredLosses, rows, stored_losses, vector_model

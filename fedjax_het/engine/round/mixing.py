@@ -4,9 +4,10 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_het import topologies, tree
-from fedjax_het.algorithm import Algorithm, Mixing
+from fedjax_het.algorithm import Algorithm
 from fedjax_het.engine.round.participation import Participation
 from fedjax_het.errors import InputError
+from fedjax_het.topologies import Mixing
 from fedjax_het.types import Array, ClientState, HostArray, Key, State, Variables
 
 _MIXING = 0xFFFFFFFD  # no client has this id
