@@ -30,8 +30,8 @@ def dpsgd(
     Communication: every client sends its model to those that hear it. Client state: the model.
 
     The model that is tested is the mean of all clients' models, which no client has; `personal/...` are the clients'.
-    All clients take part in each round; those that are absent keep their model, and the weights are those of the graph
-    of the clients present. Numbers of examples do not enter.
+    Absent clients, and those outside the cohort, keep their model, and the weights are those of the graph of the
+    others. Numbers of examples do not enter.
     The complete graph with adapt_then_combine is FedAvg with equal weights and full participation.
     Setting: Lian et al. take one step per round; in DisPFL's code combine_then_adapt, 100 clients, SGD .1 times .998
     per round, decay 5e-4, batch 128, 5 epochs.

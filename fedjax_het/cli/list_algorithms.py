@@ -2,6 +2,7 @@
 
 import argparse
 import inspect
+import math
 import os
 import re
 import shutil
@@ -20,7 +21,7 @@ from fedjax_het.cli.configuration import calls, config_files
 from fedjax_het.cli.configuration.command_line import with_exit_status
 from fedjax_het.client.local_updates import Training, sgd
 from fedjax_het.engine import make_round
-from fedjax_het.engine.execution.cost import bytes_per_client
+from fedjax_het.engine.execution.cost import traffic_per_client
 from fedjax_het.errors import InputError, nearest
 
 _CLIP = {"features": 32, "layers": 2, "heads": 2, "patch": 4, "text_features": 32, "text_layers": 2, "text_heads": 2}
@@ -34,10 +35,13 @@ def measure_traffic(factory: Callable[..., Algorithm], federation: data.Federati
         model = models.clip(classes, prompts=prompts, texts="tower", text_vocabulary=100, **_CLIP)
     else:
         model = models.cnn(classes, channels=(8, 16), hidden=(32,), norm="batch")
-    round = make_round(factory(), model, federation.num_clients, prepare=federation.prepare)
+    algorithm, num_clients = factory(), federation.num_clients
+    round = make_round(algorithm, model, num_clients, prepare=federation.prepare)
     key = make_key(0)
     state = jax.eval_shape(round.init, key, federation.data)
-    return sum(bytes_per_client(jax.eval_shape(round.step_with_messages, state, federation.data, key)[2]))
+    messages = jax.eval_shape(round.step_with_messages, state, federation.data, key)[2]
+    down, up = traffic_per_client(algorithm, num_clients, messages)
+    return down + math.ceil(up / 8)
 
 
 # ---- printing -------------------------------------------------------------------------------------------------------

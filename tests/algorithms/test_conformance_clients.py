@@ -62,11 +62,12 @@ def test_a_client_without_examples_does_not_change_the_result(name):
         federation().data,
         lambda rows: Rows(np.concatenate([rows.index, rows.index[:1]]), np.append(rows.count, 0).astype(np.int32)),
     )
-    state, metrics = run(compose(name, num_clients=6, num_training=5), data=empty)
+    options = {"topology": "complete"} if algorithm(name).mixing else {}  # in other graphs the client leaves a gap
+    state, metrics = run(compose(name, num_clients=6, num_training=5, options=options), data=empty)
     assert int(metrics[-1].num_reporting) == 5
     assert int(state.clients.rounds[5]) == 0
     assert bool(tree.is_finite(state))
-    without, _ = reference_run(name)
+    without, _ = run(compose(name, options=options)) if options else reference_run(name)
     assert difference(without.server.shared, state.server.shared) < rounding_tolerance(name)
 
 

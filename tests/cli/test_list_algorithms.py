@@ -36,7 +36,7 @@ def test_every_algorithm_has_a_title_formula_and_reference(name):
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_the_client_state_is_none_exactly_where_nothing_is_stored(name):
     algorithm = ALGORITHMS[name]()
-    is_stateless = not algorithm.memory and algorithm.sharing is sharing.share_all
+    is_stateless = not (algorithm.memory or algorithm.mixing) and algorithm.sharing is sharing.share_all
     assert ("Client state: none" in parse_docstring(ALGORITHMS[name]).communication) == is_stateless
 
 

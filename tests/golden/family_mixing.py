@@ -51,7 +51,11 @@ def replay(
 
     start = make_round(algorithm, vector_model(case["x0"][0]), num_clients)
     state = start.init(jax.random.key(0), ClientData(examples(0), table, nothing, nothing))
-    state = state._replace(clients=state.clients._replace(personal={"params": {"w": jnp.asarray(case["x0"])}}))
+    everyones = {"params": {"w": jnp.asarray(case["x0"])}}
+    state = state._replace(
+        clients=state.clients._replace(personal=everyones),
+        server=state.server._replace(shared=jax.tree.map(lambda leaf: leaf.mean(0), everyones)),
+    )
     own, mean = [], []
     for number in range(num_rounds):
         state = step(state, examples(number), jnp.asarray(is_present[number]))

@@ -1,7 +1,7 @@
 """Cost of a run in steps, communication and memory, known before its first round."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -9,7 +9,7 @@ import numpy as np
 from jax.stages import Compiled
 
 from fedjax_het import tree
-from fedjax_het.algorithm import Stage
+from fedjax_het.algorithm import Algorithm
 from fedjax_het.engine.execution.run_spec import OffloadPolicy
 from fedjax_het.engine.execution.trace import TracedRound
 from fedjax_het.engine.round.phases import RoundMessages
@@ -41,11 +41,7 @@ def run_cost(traced: TracedRound, held_bytes: Mapping[str, int], peak_bytes: int
     steps = np.stack([algorithm.local_update.num_steps(counts) for algorithm in spec.sweep.algorithms])
     personal, _ = tree.partition_like(state.clients.personal, state.server.shared)
     own = tree.num_entries(personal.get("params", {})) // spec.num_clients
-    down, _ = bytes_per_client(messages)
-    bits_up = bits_per_upload(messages, spec.algorithm.uplink)
-    if spec.algorithm.mixing:
-        bits_up *= spec.algorithm.mixing.count_messages(spec.num_clients)
-        down = math.ceil(bits_up / 8)
+    down, bits_up = traffic_per_client(spec.algorithm, spec.num_clients, messages)
     return RunCost(
         num_clients=spec.num_clients,
         cohort_size=spec.cohort_size,
@@ -62,21 +58,18 @@ def run_cost(traced: TracedRound, held_bytes: Mapping[str, int], peak_bytes: int
     )
 
 
-def bytes_per_client(messages: RoundMessages) -> tuple[int, int]:
-    """(Download, upload): bytes per client and round, from the shapes of the messages.
+def traffic_per_client(algorithm: Algorithm, num_clients: int, messages: RoundMessages) -> tuple[int, float]:
+    """(Bytes received, bits sent) per client and round, after all stages of the uplink, with answers to the survey.
 
-    Uploads are counted as arrays; `bits_per_upload` takes the stages of an uplink into account.
+    Without a server, a client sends its model to every client that hears it; all are taken to be present.
     """
     cohort_size = messages.uploads.num_examples.shape[0]
-    down = tree.num_bytes(messages.received) + tree.num_bytes(messages.replies) // cohort_size
-    return down, tree.num_bytes((messages.answers, messages.uploads)) // cohort_size
-
-
-def bits_per_upload(messages: RoundMessages, stages: Sequence[Stage]) -> float:
-    """The bits that a client sends per round after all stages, including its answers to the survey."""
-    cohort_size = messages.uploads.num_examples.shape[0]
     upload = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), messages.uploads)
-    return 8 * tree.num_bytes(messages.answers) // cohort_size + count_bits(stages, upload)
+    up = 8 * tree.num_bytes(messages.answers) // cohort_size + count_bits(algorithm.uplink, upload)
+    if algorithm.mixing:
+        up *= algorithm.mixing.count_messages(num_clients)
+        return math.ceil(up / 8), up
+    return tree.num_bytes(messages.received) + tree.num_bytes(messages.replies) // cohort_size, up
 
 
 # ---- memory of a device ----------------------------------------------------------------------------------------------

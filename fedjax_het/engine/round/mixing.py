@@ -5,7 +5,6 @@ import jax.numpy as jnp
 
 from fedjax_het import topologies, tree
 from fedjax_het.algorithm import Algorithm
-from fedjax_het.engine.round.participation import Participation
 from fedjax_het.errors import InputError
 from fedjax_het.topologies import Mixing
 from fedjax_het.types import Array, ClientState, HostArray, Key, State, Variables
@@ -13,17 +12,10 @@ from fedjax_het.types import Array, ClientState, HostArray, Key, State, Variable
 _MIXING = 0xFFFFFFFD  # no client has this id
 
 
-def check_mixing(
-    algorithm: Algorithm, participation: Participation, num_clients: int, *, is_asynchronous: bool
-) -> None:
+def check_mixing(algorithm: Algorithm, *, is_asynchronous: bool) -> None:
     """Raise InputError if a round without a server cannot be composed of these parts."""
     if algorithm.mixing is None:
         return
-    if participation.size(num_clients) < num_clients:
-        raise InputError(
-            "cohort_size: without a server, all clients take part in every round. Set cohort_size=0; clients may be "
-            "absent by dropout or availability."
-        )
     if is_asynchronous:
         raise InputError("asynchronous: there is no server whose steps clients could miss. Leave it out.")
     if algorithm.survey or algorithm.published:
@@ -39,45 +31,54 @@ def receive_own(mixing: Mixing | None, shared: Variables, clients: ClientState) 
     return shared if mixing is None else tree.partition_like(clients.personal, shared)[1]
 
 
-def mix_before(mixing: Mixing, key: Key, state: State, ids: Array, is_here: HostArray) -> ClientState:
+def mix_before(mixing: Mixing, num_clients: int, key: Key, state: State, ids: Array, is_here: HostArray) -> ClientState:
     """Exchange the models of a cohort before training, if the order says so; rows of padding follow the cohort."""
     if mixing.order != "combine_then_adapt":
         return state.clients
     own = receive_own(mixing, state.server.shared, state.clients)
     cohort = slice(len(ids))
-    mixed = _mix(mixing, key, state.server.round, ids, jnp.asarray(is_here[cohort]), tree.take(own, cohort))
+    present = jnp.asarray(is_here[cohort])
+    mixed = _mix(mixing, num_clients, key, state.server.round, ids, present, tree.take(own, cohort))
     own = jax.tree.map(lambda leaf, rows: leaf.at[cohort].set(rows), own, mixed)
     return state.clients._replace(personal=tree.merge(state.clients.personal, own))
 
 
-def mix_after(mixing: Mixing, key: Key, before: ClientState, state: State, ids: Array) -> State:
-    """Exchange the models of a cohort after training; the server's shared leaves become their mean.
+def mix_after(
+    mixing: Mixing, num_clients: int, num_training: int, key: Key, before: State, after: State, ids: Array
+) -> State:
+    """Exchange the models of a cohort after training; the server's shared leaves follow the mean over all clients.
 
     Args:
         mixing: The rule.
+        num_clients: The number of clients.
+        num_training: The number of clients with training examples, over which the mean is taken.
         key: The key of the round's clients.
-        before: The clients as they began, [cohort, ...].
-        state: The state after training, its clients [cohort, ...].
+        before: The state before the round, its clients [cohort, ...].
+        after: The state after training, its clients [cohort, ...].
         ids: [cohort] client ids.
     """
-    started, own = (receive_own(mixing, state.server.shared, clients) for clients in (before, state.clients))
-    is_used = state.clients.rounds > before.rounds
-    number = state.server.round - 1
+    started, own = (receive_own(mixing, before.server.shared, state.clients) for state in (before, after))
+    is_used = after.clients.rounds > before.clients.rounds
+    arguments = mixing, num_clients, key, before.server.round, ids, is_used
     if mixing.order == "adapt_then_combine":
-        own = _mix(mixing, key, number, ids, is_used, own)
+        own = _mix(*arguments, own)
     elif mixing.order == "adapt_while_combine":
-        own = tree.add(own, tree.subtract(_mix(mixing, key, number, ids, is_used, started), started))
-    mean = tree.weighted_sum(own, jnp.full(len(ids), 1 / len(ids)))
-    clients = state.clients._replace(personal=tree.merge(state.clients.personal, own))
-    return state._replace(clients=clients, server=state.server._replace(shared=mean))
+        own = tree.add(own, tree.subtract(_mix(*arguments, started), started))
+    weights = jnp.full(len(ids), 1 / num_training)
+    shared = tree.add(before.server.shared, tree.weighted_sum(tree.subtract(own, started), weights))
+    clients = after.clients._replace(personal=tree.merge(after.clients.personal, own))
+    return after._replace(clients=clients, server=after.server._replace(shared=shared))
 
 
-def _mix(mixing: Mixing, key: Key, number: Array, ids: Array, is_present: Array, own: Variables) -> Variables:
-    """W^Q X for models X, leaves [cohort, ...]; those of absent clients are unchanged."""
+def _mix(
+    mixing: Mixing, num_clients: int, key: Key, number: Array, ids: Array, is_present: Array, own: Variables
+) -> Variables:
+    """W^Q X for models X, leaves [cohort, ...]; those of absent clients are unchanged, as are those not in the cohort."""
     topology = mixing.topology
-    heard = topology.hear(len(ids), number, jax.random.fold_in(key, jnp.uint32(_MIXING)))
-    rows = jnp.argsort(ids)  # of every client
-    weights = topology.weigh(heard, is_present[rows], number)
+    heard = topology.hear(num_clients, number, jax.random.fold_in(key, jnp.uint32(_MIXING)))
+    is_here = jnp.zeros(num_clients, bool).at[ids].set(is_present)
+    rows = jnp.zeros(num_clients, int).at[ids].set(jnp.arange(len(ids)))  # of every client; 0 outside, with weight 0
+    weights = topology.weigh(heard, is_here, number)[ids]
     for _ in range(mixing.num_mixings):
-        own = topologies.mix(rows[heard[ids]], weights[ids], own)
+        own = topologies.mix(rows[heard[ids]], weights, own)
     return own

@@ -118,7 +118,7 @@ def train_cohort(
     rule = spec.algorithm.mixing
     if rule:
         is_here = members.is_here & (members.rows[0].count > 0)
-        members = members._replace(state=mixing.mix_before(rule, clients_key, state, ids, is_here))
+        members = members._replace(state=mixing.mix_before(rule, spec.num_clients, clients_key, state, ids, is_here))
     round_key, server_key = uplink.round_keys(clients_key) if spec.algorithm.uplink else (None, clients_key)
     server = state.server._replace(history=(), frozen={})
 
@@ -130,7 +130,8 @@ def train_cohort(
     decision = update_server(bound, server, common.received, results, sums, ids, server_key)
     after, metrics = commit(spec, state, cohort, members, results, decision)
     if rule:
-        after = mixing.mix_after(rule, clients_key, _unpad(spec, members.state), after, ids)
+        before = state._replace(clients=_unpad(spec, state.clients))
+        after = mixing.mix_after(rule, spec.num_clients, spec.num_training, clients_key, before, after, ids)
     answers = _unpad(spec, members.answers)
     return after, metrics, RoundMessages(common.received, answers, decision.uploads, decision.replies)
 

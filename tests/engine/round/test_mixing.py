@@ -10,7 +10,7 @@ import pytest
 from fedjax_het import topologies
 from fedjax_het.algorithms import dfedsam, dpsgd, fedavg, fedsam
 from fedjax_het.engine.parallel.layout import chunked, sharded
-from fedjax_het.engine.round.participation import Participation, bernoulli, full, uniform
+from fedjax_het.engine.round.participation import Participation, bernoulli, full
 from fedjax_het.engine.round.program import make_round
 from fedjax_het.errors import InputError
 from fedjax_het.topologies import TOPOLOGIES, Topology
@@ -88,6 +88,14 @@ def test_mixing_keeps_the_mean_and_contracts_by_the_gap(name):
 
 
 @pytest.mark.extended
+def test_a_cohort_is_a_graph_without_the_others():
+    cohort = Participation(lambda n: 3, lambda key, n, number: (jnp.array([4, 0, 2]), jnp.ones(3, bool)))
+    few = Participation(lambda n: 5, lambda key, n, number: (jnp.arange(5), jnp.array([1, 0, 1, 0, 1], bool)))
+    rule = dpsgd("ring", **TRAINING)
+    assert difference(train(rule, participation=cohort), train(rule, participation=few)) < ROUNDING
+
+
+@pytest.mark.extended
 def test_absent_clients_keep_their_model_and_the_mean_is_of_all_clients():
     state = train(dpsgd("ring", **TRAINING), participation=bernoulli(0.5, among=full()))
     mean = jax.tree.map(lambda leaf: leaf.mean(0), state.clients.personal)
@@ -100,7 +108,6 @@ def test_absent_clients_keep_their_model_and_the_mean_is_of_all_clients():
 @pytest.mark.parametrize(
     ("change", "options", "message"),
     [
-        ({}, {"participation": uniform(3)}, "cohort_size: without a server, all clients take part"),
         ({"aggregator": fedavg(weighting="samples").aggregator}, {}, "aggregator: without a server"),
         ({"survey": {"a": lambda problem, view: jnp.zeros(())}}, {}, "a survey or a published value needs a server"),
     ],
