@@ -73,7 +73,7 @@ def mix_after(
 def _mix(
     mixing: Mixing, num_clients: int, key: Key, number: Array, ids: Array, is_present: Array, own: Variables
 ) -> Variables:
-    """W^Q X for models X, leaves [cohort, ...]; those of absent clients are unchanged, as are those not in the cohort."""
+    """W^Q X for models X, leaves [cohort, ...]; absent clients, and all outside the cohort, keep theirs."""
     topology = mixing.topology
     heard = topology.hear(num_clients, number, jax.random.fold_in(key, jnp.uint32(_MIXING)))
     is_here = jnp.zeros(num_clients, bool).at[ids].set(is_present)
