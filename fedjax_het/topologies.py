@@ -79,9 +79,14 @@ class Mixing(NamedTuple):
     num_mixings: int = 1
 
     def count_messages(self, num_clients: int) -> float:
-        """The mean number of models that a client sends per round if all are present."""
-        weights = self.topology.matrix(num_clients)
-        return self.num_mixings * (int((weights > 0).sum()) / num_clients - 1)
+        """The mean number of models that a client sends per round if all are present, over eight rounds."""
+
+        def count(number: int) -> float:
+            heard = self.topology.hear(num_clients, jnp.asarray(number), jax.random.key(number))
+            weights = self.topology.weigh(heard, jnp.ones(num_clients, bool), jnp.asarray(number))
+            return int(jnp.sum(weights > 0)) / num_clients
+
+        return self.num_mixings * sum(map(count, range(8))) / 8
 
 
 def mix(heard: Int[Array, "clients degree"], weights: Float[Array, "clients degree"], models: PyTree) -> PyTree:

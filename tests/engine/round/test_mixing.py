@@ -13,7 +13,7 @@ from fedjax_het.engine.parallel.layout import chunked, sharded
 from fedjax_het.engine.round.participation import Participation, bernoulli, full
 from fedjax_het.engine.round.program import make_round
 from fedjax_het.errors import InputError
-from fedjax_het.topologies import TOPOLOGIES, Topology
+from fedjax_het.topologies import TOPOLOGIES, Mixing, Topology
 from tests.harness import ROUNDING, difference, federation, network_of, run
 
 TRAINING = {"learning_rate": 0.1, "batch_size": 4, "epochs": 1}
@@ -115,6 +115,13 @@ def test_absent_clients_keep_their_model_and_the_mean_is_of_all_clients():
 def test_rounds_that_need_a_server_are_refused(change, options, message):
     with pytest.raises(InputError, match=message):
         compose(replace(dpsgd("ring", **TRAINING), **change), **options)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"), [("ring", 2), ("torus", 4), ("exponential", 4), ("star", 22 / 12), ("complete", 11)]
+)
+def test_models_sent_are_counted(name, expected):
+    assert Mixing(TOPOLOGIES[name](), num_mixings=2).count_messages(12) == pytest.approx(2 * expected)
 
 
 def test_a_given_graph_is_checked():
