@@ -224,6 +224,22 @@ def weights_of_round(problem, snapshot: RoundSnapshot) -> Named:
     return from_gram(measure, snapshot, updates, moved)
 
 
+def consensus_of_round(problem, snapshot: RoundSnapshot) -> Named:
+    """{"distance": root of the mean over the cohort of |x_i - mean x|^2, over parameters}, of clients without a server.
+
+    Raises:
+        InputError: All clients begin with the server's model.
+    """
+    _, own = tree.partition_like(snapshot.personal, snapshot.shared)
+    if not own:
+        raise InputError(
+            "consensus: clients keep no model of their own that is averaged. Choose an algorithm without a server, "
+            "such as dpsgd, or leave it out."
+        )
+    apart = jax.vmap(tree.subtract, (0, None))(own["params"], snapshot.shared["params"])
+    return {"distance": jnp.sqrt(jnp.mean(jax.vmap(tree.squared_norm)(apart)))}
+
+
 DIAGNOSTICS = {
     "conflict": Diagnostic(
         conflict_of_round,
@@ -260,6 +276,12 @@ DIAGNOSTICS = {
         "The weights with which updates come nearest to what the server made of them, whatever the aggregator; "
         "residual: what they leave, 0 where the server took a mean (FedGA, FedRD).",
         {"attackers": Quantity("weight of those who lie")},
+    ),
+    "consensus": Diagnostic(
+        consensus_of_round,
+        "How far models of clients differ",
+        "Root mean squared distance of the clients' models from their mean, over parameters.",
+        {"distance": Quantity("consensus distance")},
     ),
     "norms": Diagnostic(
         norms_of_round,

@@ -9,6 +9,8 @@ import pytest
 
 from fedjax_het import topologies
 from fedjax_het.algorithms import dfedsam, dpsgd, fedavg, fedsam
+from fedjax_het.diagnostics import DIAGNOSTICS
+from fedjax_het.engine import Simulation
 from fedjax_het.engine.parallel.layout import chunked, sharded
 from fedjax_het.engine.round.participation import Participation, bernoulli, full
 from fedjax_het.engine.round.program import make_round
@@ -103,6 +105,20 @@ def test_absent_clients_keep_their_model_and_the_mean_is_of_all_clients():
     nobody = train(dpsgd("ring", **TRAINING), participation=bernoulli(1e-30, among=full()))
     start = compose(dpsgd("ring", **TRAINING)).init(jax.random.key(0), federation().data)
     assert difference(nobody.clients.personal, start.clients.personal) == 0
+
+
+@pytest.mark.extended
+def test_the_consensus_distance_is_that_of_the_models_after_the_round():
+    chosen = {"consensus": DIAGNOSTICS["consensus"]}
+    built = Simulation(dpsgd("ring", **TRAINING), network_of("fedavg"), federation(), rounds=2, diagnostics=chosen)
+    before, _ = built.advance(built.start(), 1)
+    found = built.diagnose(before)["consensus"]["distance"][0]
+    after, _ = built.advance(before, 1)
+    leaves = jax.tree.leaves(after.clients.personal["params"])
+    rows = np.concatenate([np.asarray(leaf[0], float).reshape(5, -1) for leaf in leaves], axis=1)
+    assert found == pytest.approx(np.sqrt(((rows - rows.mean(0)) ** 2).sum(1).mean()), rel=1e-5)
+    with pytest.raises(InputError, match="consensus: clients keep no model of their own"):
+        Simulation(fedavg(**TRAINING), network_of("fedavg"), federation(), rounds=1, diagnostics=chosen)
 
 
 @pytest.mark.parametrize(
