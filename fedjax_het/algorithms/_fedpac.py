@@ -6,10 +6,9 @@ import optax
 
 from fedjax_het.algorithm import Algorithm
 from fedjax_het.annotations import LogUniform
-from fedjax_het.client.local_updates import LearningRate, Training, sequential, sgd
+from fedjax_het.client.local_updates import LearningRate, Training, refuse_only, sequential, sgd
 from fedjax_het.client.measures import class_statistics, head_statistics, own_head, prototypes
 from fedjax_het.client.objectives import alignment, cross_entropy
-from fedjax_het.errors import InputError
 from fedjax_het.models import with_feature_shape
 from fedjax_het.server.aggregators import collaborative_heads, mean
 from fedjax_het.server.summaries import class_weighted_mean
@@ -66,8 +65,7 @@ def fedpac(
         Xu, Tong and Huang, Personalized Federated Learning with Feature Alignment and Classifier Collaboration, ICLR
         2023; code JianXu95/FedPAC.
     """
-    if training.pop("only", None) is not None:
-        raise InputError("only: FedPAC trains the head and then the rest. Leave `only` out.")
+    refuse_only("FedPAC trains the head and then the rest", training)
     head: Training = {**training, "learning_rate": head_learning_rate, "epochs": head_epochs, "only": HEAD}
     for setting in ("steps", "optimizer", "betas"):
         head.pop(setting, None)

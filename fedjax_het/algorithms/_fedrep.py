@@ -5,7 +5,7 @@ from typing import Literal, Unpack
 import optax
 
 from fedjax_het.algorithm import Algorithm
-from fedjax_het.client.local_updates import Training, sequential, sgd
+from fedjax_het.client.local_updates import Training, refuse_only, sequential, sgd
 from fedjax_het.client.objectives import cross_entropy
 from fedjax_het.client.personalization import fine_tuned
 from fedjax_het.errors import InputError
@@ -60,7 +60,7 @@ def fedrep(
         Collins et al., Exploiting Shared Representations for Personalized Federated Learning, ICML 2021.
         arXiv:2102.07078; code lgcollins/FedRep, PFLlib (a third party).
     """
-    _refuse_only("FedRep trains the head and then the body", training)
+    refuse_only("FedRep trains the head and then the body", training)
     if not head_epochs and not fine_tune_epochs:
         refuse_without_effect(fedrep, "without epochs of the head", head_learning_rate=head_learning_rate)
     head: Training = {**training, "epochs": head_epochs, "only": HEAD}
@@ -127,7 +127,7 @@ def fedbabu(
         Oh, Kim and Yun, FedBABU: Toward Enhanced Representation for Federated Image Classification, ICLR 2022.
         arXiv:2106.06042; code jhoon-oh/FedBABU.
     """
-    _refuse_only(f"FedBABU trains the {part}", training)
+    refuse_only(f"FedBABU trains the {part}", training)
     if not fine_tune_epochs:
         options = {"fine_tune_learning_rate": fine_tune_learning_rate, "fine_tune_part": fine_tune_part}
         refuse_without_effect(fedbabu, "with fine_tune_epochs=0", **options)
@@ -143,8 +143,3 @@ def fedbabu(
         server_optimizer=optax.sgd(server_learning_rate),
         personalize=fine_tuned(sgd(**fine_tuning)) if fine_tune_epochs else None,
     )
-
-
-def _refuse_only(reason: str, training: Training) -> None:
-    if training.pop("only", None) is not None:
-        raise InputError(f"only: {reason}. Leave `only` out.")

@@ -5,7 +5,15 @@ from dataclasses import replace
 from typing import Any, Literal, Unpack
 
 from fedjax_het.algorithm import Algorithm, LocalUpdate
-from fedjax_het.client.local_updates import Training, alternating, delayed, sequential, sgd, split_training
+from fedjax_het.client.local_updates import (
+    Training,
+    alternating,
+    delayed,
+    refuse_only,
+    sequential,
+    sgd,
+    split_training,
+)
 from fedjax_het.client.low_rank import adapters_mixed_by_input, at_mixture, mixed_adapters
 from fedjax_het.client.objectives import cross_entropy
 from fedjax_het.models import LowRank, dual_lora, freeze, lora, lora_scale, server_kernels
@@ -122,6 +130,7 @@ def rolora(weighting: WeightingOrName = "samples", **options: Unpack[LowRankTrai
         Minimization of LoRA, 2024. arXiv:2409.02346. No code by the authors was found.
     """
     adapters, training = split_training(options)
+    refuse_only("RoLoRA trains the two factors in turn", training)
     even, odd = (sgd(**training, only=f"!*/{resting}") for resting in ("lora_a", "lora_b"))
     return _compose(alternating(even, odd), weighting, adapters)
 
@@ -226,6 +235,7 @@ def feddpa(
         2024. arXiv:2403.19211; code Lydia-yang/FedDPA.
     """
     adapters, training = split_training(options)
+    refuse_only("FedDPA trains the own adapter and then the common one", training)
     common, own = sgd(**training, only="!*/local_?"), sgd(**training, only="*/local_?")
     scale = lora_scale(**_scale_of(adapters))
     return replace(

@@ -8,7 +8,7 @@ import optax
 import pytest
 
 from fedjax_het import sharing, tree
-from fedjax_het.algorithms import fedbabu, fedper, fedrep, lgfedavg
+from fedjax_het.algorithms import ALGORITHMS, fedbabu, fedper, fedrep, lgfedavg
 from fedjax_het.engine.round import participation
 from fedjax_het.errors import InputError
 from fedjax_het.sharing import HEAD
@@ -92,10 +92,10 @@ def test_steps_of_head_and_body_are_counted():
     assert fedrep(0, epochs=2, **TINY).local_update.num_steps(counts).tolist() == [0, 2, 6]
 
 
-@pytest.mark.parametrize("method", [fedrep, fedbabu])
-def test_methods_with_phases_refuse_the_option_only(method):
-    with pytest.raises(InputError, match=r"only: Fed\w+ trains the"):
-        method(only=HEAD)
+@pytest.mark.parametrize("name", ["fedrep", "fedbabu", "fedpac", "rolora", "feddpa"])
+def test_methods_with_phases_refuse_the_option_only(name):
+    with pytest.raises(InputError, match=r"only: \w+ trains the .*Leave `only` out"):
+        ALGORITHMS[name](only=HEAD)
 
 
 def test_fedrep_refuses_a_rate_of_the_head_beside_another_optimizer():

@@ -10,7 +10,6 @@ import pytest
 from fedjax_het import tree
 from fedjax_het.algorithms import fedavg
 from fedjax_het.engine.round import participation
-from fedjax_het.errors import InputError
 from fedjax_het.models import projected
 from fedjax_het.server.aggregators._collaboration import collaboration_weights, drop_small_weights
 from tests.harness import TINY, algorithm, compose, difference, federation, is_equal, run
@@ -123,8 +122,3 @@ def test_fedpacs_head_steps_do_not_change_the_extractor():
 def test_fedpacs_number_of_steps_is_that_of_head_and_body():
     counts = np.array([0, 7, 24])
     assert algorithm("fedpac", epochs=2, head_epochs=3).local_update.num_steps(counts).tolist() == [0, 5, 15]
-
-
-def test_fedpac_refuses_the_option_only():
-    with pytest.raises(InputError, match="only: FedPAC trains"):
-        algorithm("fedpac", only="params/classifier/*")

@@ -13,6 +13,7 @@ from fedjax_het.client.local_updates._sgd import (
     TrainingWithoutMomentum,
     TrainingWithoutRate,
     pop_optimizer,
+    refuse_only,
     sgd,
     split_training,
 )
@@ -25,6 +26,7 @@ __all__ = [
     "alternating",
     "delayed",
     "pop_optimizer",
+    "refuse_only",
     "sequential",
     "sgd",
     "split_training",

@@ -58,6 +58,12 @@ def split_training(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str
     return {name: value for name, value in options.items() if name not in training}, training
 
 
+def refuse_only(reason: str, training: Any) -> None:
+    """Raise InputError if `only` is among the settings of an algorithm that chooses itself what is trained."""
+    if training.pop("only", None) is not None:
+        raise InputError(f"only: {reason}. Leave `only` out.")
+
+
 def pop_optimizer(training: Training) -> optax.GradientTransformation:
     """Remove the optimizer and its betas from the settings and build it as `sgd` would, to store its state."""
     return local_optimizer(
