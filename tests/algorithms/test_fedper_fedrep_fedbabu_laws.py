@@ -100,7 +100,7 @@ def test_methods_with_phases_refuse_the_option_only(name):
 
 def test_fedrep_refuses_a_rate_of_the_head_beside_another_optimizer():
 
-    with pytest.raises(InputError, match="head_learning_rate: the optimizer"):
+    with pytest.raises(InputError, match="head_learning_rate: the given optimizer"):
         fedrep(head_learning_rate=0.1, optimizer=optax.sgd(0.1))
 
 
