@@ -19,7 +19,7 @@ def dpsgd(
     order: MixingOrder = "adapt_then_combine",
     **training: Unpack[Training],
 ) -> Algorithm:
-    """D-PSGD: clients train their own models and average them with those of their neighbours.
+    """D-PSGD: clients average their own models with those of their neighbours.
 
     T_i is the local training of client i, W the matrix of the topology:
 
@@ -56,7 +56,7 @@ def dpsgd(
 
 @validate_arguments
 def dfedavgm(topology: TopologyOrName = "ring", **training: Unpack[Training]) -> Algorithm:
-    """DFedAvgM: several local steps with momentum between two exchanges with the neighbours.
+    """DFedAvgM: steps with momentum between exchanges of models with neighbours.
 
         v <- theta v + g(y),  y <- y - lr v,  K steps from y = x_i and v = 0;   x_i <- sum_j W_ij y_j
 

@@ -159,5 +159,5 @@ def test_discrepancy_weights_favour_near_clients_and_leave_absent_ones_out():
 
 
 def test_a_target_for_other_classes_is_refused():
-    with pytest.raises(InputError, match=r"^target: 2 classes, and the clients have 3"):
+    with pytest.raises(InputError, match=r"^target: expected one share for each of the 3 classes, got 2"):
         train("feddisco", rounds=1, target=[0.5, 0.5])

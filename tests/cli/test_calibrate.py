@@ -70,7 +70,7 @@ def test_the_command_shows_scores_before_and_after(finished, capsys):
         (["--draws=0"], "draws: must be a whole number"),
         (["--learning_rate=-1"], "learning_rate: must be"),
         (["--seed=7"], "--seed: the run has the seeds 0, not 7"),
-        (["--to=model.npz"], "the run's model 'mlp' has no counterpart"),
+        (["--to=model.npz"], "the run's model 'mlp' has no names in published files"),
     ],
 )
 def test_what_cannot_work_is_refused_with_status_2(finished, capsys, arguments, message):

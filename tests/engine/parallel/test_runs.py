@@ -142,7 +142,7 @@ def test_every_number_of_every_algorithm_can_be_swept(name):
         (Sweep(branching, {"mu": (0, 0.1)}), r"^mu: cannot be swept, .*boolean conversion.* Run a simulation for each"),
         (
             Sweep(with_momentum, {"momentum": (0.5, 0)}),
-            r"^momentum=0\.0: cannot be swept, .* this run alone .*server/optimizer/0/",
+            r"^momentum=0\.0: cannot be swept, .*same run outside a sweep.*server/optimizer/0/",
         ),
     ],
     ids=["size", "branch", "state"],
