@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from fedjax_het import tree
+from fedjax_het._internal.keys import make_key
 from fedjax_het.errors import InputError
 from fedjax_het.types import Array, Key, PyTree
 from fedjax_het.validation import Fraction, validate_arguments
@@ -50,9 +51,13 @@ class Topology(NamedTuple):
 
     def matrix(self, num_clients: int, round: int = 0, key: Key | None = None) -> Float[Array, "clients clients"]:
         """Return W of a round in which all clients are present."""
+        return _to_matrix(*self._connect_all(num_clients, round, make_key(0) if key is None else key))
+
+    def _connect_all(self, num_clients: int, round: int, key: Key) -> tuple[Array, Array]:
+        """(The clients heard, their weights) in a round in which all clients are present."""
         number = jnp.asarray(round)
-        heard = self.hear(num_clients, number, jax.random.key(0) if key is None else key)
-        return _to_matrix(heard, self.weigh(heard, jnp.ones(num_clients, bool), number))
+        heard = self.hear(num_clients, number, key)
+        return heard, self.weigh(heard, jnp.ones(num_clients, bool), number)
 
 
 MixingOrder = Literal["adapt_then_combine", "combine_then_adapt", "adapt_while_combine"]
@@ -82,8 +87,7 @@ class Mixing(NamedTuple):
         """The mean number of models that a client sends per round if all are present, over eight rounds."""
 
         def count(number: int) -> float:
-            heard = self.topology.hear(num_clients, jnp.asarray(number), jax.random.key(number))
-            weights = self.topology.weigh(heard, jnp.ones(num_clients, bool), jnp.asarray(number))
+            _, weights = self.topology._connect_all(num_clients, number, make_key(number))
             return int(jnp.sum(weights > 0)) / num_clients
 
         return self.num_mixings * sum(map(count, range(8))) / 8
@@ -241,7 +245,12 @@ def _powers(num_clients: int) -> list[int]:
 
 def _circulant(distances: Callable[[int], list[int]]) -> Topology:
     """Client i hears i - distance for every distance."""
-    return _static(lambda n: [[(i - distance) % n for distance in distances(n)] for i in range(n)])
+
+    def hear(num_clients: int, round: Array, key: Key) -> Array:
+        ids = np.arange(num_clients)[:, None]
+        return jnp.asarray((ids - np.array(distances(num_clients), int)) % num_clients, jnp.int32)
+
+    return Topology(hear)
 
 
 def _grid(*, is_wrapped: bool) -> Topology:

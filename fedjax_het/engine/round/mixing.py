@@ -9,7 +9,7 @@ from fedjax_het.errors import InputError
 from fedjax_het.topologies import Mixing
 from fedjax_het.types import Array, ClientState, HostArray, Key, State, Variables
 
-_MIXING = 0xFFFFFFFD  # no client has this id
+_MIXING = 0xFFFFFFFC  # folded into keys, as those of `uplink`; never a client id
 
 
 def check_mixing(algorithm: Algorithm, *, is_asynchronous: bool) -> None:
@@ -39,7 +39,7 @@ def mix_before(mixing: Mixing, num_clients: int, key: Key, state: State, ids: Ar
     cohort = slice(len(ids))
     present = jnp.asarray(is_here[cohort])
     mixed = _mix(mixing, num_clients, key, state.server.round, ids, present, tree.take(own, cohort))
-    own = jax.tree.map(lambda leaf, rows: leaf.at[cohort].set(rows), own, mixed)
+    own = tree.put(own, jnp.arange(len(ids)), mixed)
     return state.clients._replace(personal=tree.merge(state.clients.personal, own))
 
 
