@@ -17,12 +17,13 @@ from fedjax_het.engine.evaluation.scoring import mean_personal_variables
 from fedjax_het.engine.parallel.layout import Layout, vmapped
 from fedjax_het.engine.round.participation import Participation
 from fedjax_het.engine.round.program import Round, make_round
-from fedjax_het.types import ClientData, Context, Model, PyTree, Rows, State, Variables
+from fedjax_het.types import ClientData, Context, Model, PyTree, Rows, ServerState, State, Variables
 
 TINY = {"learning_rate": 0.05, "batch_size": 8}
 ADAPTERS, PROMPTS = (
     [algorithm.__name__ for algorithm in FAMILIES[family]] for family in ("Low-rank adapters", "Prompts of CLIP")
 )
+PRODUCTS = ("flora", "flexlora")  # the server averages products of adapters; their factors are not determined
 # FPL's contrast has a gradient as 1 / temperature: with the published .02, eight features jump from round to round.
 # Contexts of two vectors make the texts of three classes short.
 OWN = {"fpl": {"temperature": 0.1}, **{name: {"num_tokens": 2} for name in PROMPTS}}
@@ -181,6 +182,13 @@ def difference(a: PyTree, b: PyTree) -> float:
     pairs = list(zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True))
     flat_a, flat_b = (np.concatenate([np.ravel(pair[i]).astype(np.float64) for pair in pairs]) for i in (0, 1))
     return float(np.linalg.norm(flat_a - flat_b) / max(np.linalg.norm(flat_a), 1e-12))
+
+
+def params_of(name: str, round: Round, server: ServerState, shared: Variables) -> Variables:
+    """The shared parameters; those of the network with merged adapters where only products are determined."""
+    if name not in PRODUCTS:
+        return shared["params"]
+    return models.merge_adapters(round.problem.model, tree.merge(server.frozen, server.base, shared))["params"]
 
 
 def without_padding(state: State, num_clients: int = 5) -> State:

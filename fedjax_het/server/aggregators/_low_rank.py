@@ -243,11 +243,14 @@ def merged_products(
 def _decompose(left: Array, right: Array, rank: int) -> tuple[Array, Array]:
     """A [in, rank] with orthonormal columns and B [rank, out], the best approximation of left [in, n] @ right [n, out].
 
-    Missing directions, where a side of the matrix is smaller than the rank, are zero.
+    The entry of largest magnitude in each column of A is positive, so that the signs do not depend on the order of
+    clients. Missing directions, where a side of the matrix is smaller than the rank, are zero.
     """
     (q_left, r_left), (q_right, r_right) = jnp.linalg.qr(left), jnp.linalg.qr(right.T)
     u, sizes, v = jnp.linalg.svd(r_left @ r_right.T, full_matrices=False)
     a, b = (q_left @ u)[:, :rank], (sizes[:, None] * v @ q_right.T)[:rank]
+    signs = jnp.where(jnp.max(a, axis=0) < -jnp.min(a, axis=0), -1.0, 1.0)
+    a, b = a * signs, b * signs[:, None]
     missing = rank - a.shape[1]
     return jnp.pad(a, ((0, 0), (0, missing))), jnp.pad(b, ((0, missing), (0, 0)))
 
