@@ -48,6 +48,6 @@ def _download(repository: str, revision: str | None) -> Path:
     try:
         folder = huggingface_hub.snapshot_download(repository, revision=revision, allow_patterns=_PATTERNS)
     except Exception as error:  # of its own, of its HTTP library, or of the system
-        reason = str(error).strip().partition("\n")[0] or type(error).__name__
+        reason = str(error).strip().partition("\n")[0].rstrip(".") or type(error).__name__
         raise InputError(f"pretrained: '{_SCHEME}{name}' cannot be downloaded ({reason}). {instead}") from error
     return Path(folder)

@@ -52,10 +52,35 @@ def test_without_a_hub_the_message_says_what_to_download_and_where_to_put_it(hub
     if not is_installed:
         monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     reason = (
-        r"cannot be downloaded \(we cannot connect to the hub.\)" if is_installed else r"needs huggingface_hub \(pip"
+        r"cannot be downloaded \(we cannot connect to the hub\)" if is_installed else r"needs huggingface_hub \(pip"
     )
     with pytest.raises(InputError, match=reason) as refused:
         read_state_dict("hf:owner/missing@main")
     message = str(refused.value)
     assert "\n" not in message and "'hf:owner/missing@main'" in message
     assert "its .json and .safetensors files from https://huggingface.co/owner/missing into a directory" in message
+
+
+def test_the_real_package_reads_the_cache_without_a_network(monkeypatch, tmp_path):
+    """The layout of huggingface_hub: refs name commits, and files of a snapshot are links to blobs."""
+    constants = pytest.importorskip("huggingface_hub.constants")
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    _hub._download.cache_clear()
+    repository, commit = tmp_path / "models--owner--base", "0123456789" * 4
+    model = bert(2, **SIZES)
+    saved = model.init(KEY, TOKENS)
+    save_published(repository / "blobs", saved, model)
+    (repository / "snapshots" / commit).mkdir(parents=True)
+    for blob in (repository / "blobs").iterdir():
+        (repository / "snapshots" / commit / blob.name).symlink_to(f"../../blobs/{blob.name}")
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text(commit)
+    for name in ("hf:owner/base", f"hf:owner/base@{commit}"):
+        read = bert(2, pretrained=name).init(jax.random.key(1), TOKENS)
+        jax.tree.map(np.testing.assert_array_equal, read["params"]["block_0"], saved["params"]["block_0"])
+    with pytest.raises(InputError, match=r"'hf:owner/base@v2' cannot be downloaded .* into a directory"):
+        read_state_dict("hf:owner/base@v2")
+    (repository / "snapshots" / commit / "model.safetensors").unlink()
+    with pytest.raises(InputError, match=r"model\.safetensors"):
+        read_state_dict("hf:owner/base")
