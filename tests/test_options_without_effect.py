@@ -38,6 +38,7 @@ PRIVATE = {"norm": 1.0, "noise_multiplier": 1.0}
         (algorithms.fedmgc, {"dominant": False}, "fraction", 0.3, "with dominant=False"),
         (algorithms.feddisco, {"metric": "l2"}, "normalise_kl", False, "with metric='l2'"),
         (algorithms.fedrd, {"debiased": False}, "divergence", "frobenius", "with debiased=False"),
+        (algorithms.fedrd, {"epochs": 1}, "divergence", "frobenius", "with one epoch per round"),
         (algorithms.fedrd, {"guided": False}, "distance", "cosine", "with guided=False"),
         (algorithms.fedrep, {"head_epochs": 0}, "head_learning_rate", 0.1, "without epochs of the head"),
     ],

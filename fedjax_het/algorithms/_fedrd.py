@@ -89,12 +89,14 @@ def fedrd(
         FedRD: Reducing Divergences for Generalized Federated Learning via Heterogeneity-aware Parameter Guidance,
         NeurIPS 2025; code Kailee-WANG/NeurIPS25-FedRD.
     """
+    settings: Training = training if training.get("steps") else {"epochs": 5} | training
+    term_options = {"divergence": divergence, "normalise": normalise, "few_shot_share": few_shot_share}
     if not debiased:
-        term_options = {"lambda_every": lambda_every, "divergence": divergence, "normalise": normalise}
-        refuse_without_effect(fedrd, "with debiased=False", few_shot_share=few_shot_share, **term_options)
+        refuse_without_effect(fedrd, "with debiased=False", lambda_every=lambda_every, **term_options)
+    elif lambda_every == "epoch" and settings.get("epochs") == 1:
+        refuse_without_effect(fedrd, "with one epoch per round and lambda_every='epoch'", **term_options)
     if not guided:
         refuse_without_effect(fedrd, "with guided=False", layer=layer, distance=distance, examples=examples)
-    settings: Training = training if training.get("steps") else {"epochs": 5} | training
     local_update, memory = sgd(**settings), {}
     if not reset_optimizer:
         optimizer = pop_optimizer(settings)
