@@ -8,6 +8,7 @@ from flax import linen as nn
 
 from fedjax_het.errors import InputError
 from fedjax_het.models._dense import apply_dense, init_dense
+from fedjax_het.models._frozen import spare_leaves
 from fedjax_het.models._model import check_images, output_shapes
 from fedjax_het.types import Array, Context, Key, Model, Named, Params, Variables
 from fedjax_het.validation import Count, CountOrZero, validate_arguments
@@ -42,7 +43,7 @@ def projected(width: Count = 256) -> Callable[[Model], Model]:
         def layers(inputs: Array) -> dict[str, type]:
             return {**model.layers(inputs), "projection/hidden": nn.Dense, "projection/output": nn.Dense}
 
-        return model._replace(init=init, encode=encode, layers=layers)
+        return spare_leaves(model, "params/projection/*")._replace(init=init, encode=encode, layers=layers)
 
     return adapt
 
@@ -136,7 +137,8 @@ def probabilistic(
         def layers(inputs: Array) -> Mapping[str, type]:
             return {**model.layers(inputs), "representation": nn.Dense}
 
-        return model._replace(init=init, encode=encode, classify=classify, layers=layers)
+        spared = spare_leaves(model, "params/representation/*", "params/reference/*")
+        return spared._replace(init=init, encode=encode, classify=classify, layers=layers)
 
     return adapt
 
@@ -213,7 +215,7 @@ def _with_outline(model: Model, name: str, outline: Callable[[Variables, Array],
         outputs, state = model.encode(rest, inputs, context)
         return outputs, state | shapes
 
-    return model._replace(init=init, encode=encode)
+    return spare_leaves(model, f"outline/{name}")._replace(init=init, encode=encode)
 
 
 def with_empty_parameter(model: Model) -> Model:
@@ -229,4 +231,4 @@ def with_empty_parameter(model: Model) -> Model:
     def encode(variables: Variables, inputs: Array, context: Context) -> tuple[tuple[Array, Named], Variables]:
         return model.encode(split_off(variables, "nothing")[1], inputs, context)
 
-    return model._replace(init=init, encode=encode)
+    return spare_leaves(model, "params/nothing/*")._replace(init=init, encode=encode)

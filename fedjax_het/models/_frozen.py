@@ -1,7 +1,8 @@
 """Frozen leaves: the parts of a model that training leaves as they are."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from fnmatch import fnmatchcase
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 from flax import linen as nn
@@ -84,6 +85,25 @@ def frozen_by(model: Model, *rules: LeafRule) -> Model:
             return model.encode(variables, inputs, context)
 
     return model._replace(encode=encode, frozen=(*model.frozen, *rules))
+
+
+class _RuleOfOthers(NamedTuple):
+    """A rule that does not choose leaves whose path matches one of the patterns in `spared`."""
+
+    rule: LeafRule
+    spared: tuple[str, ...]
+
+    def __call__(self, leaf: Leaf) -> bool:
+        return self.rule(leaf) and not any(fnmatchcase(leaf.path, pattern) for pattern in self.spared)
+
+    @property
+    def patterns(self) -> tuple[str, ...]:
+        return getattr(self.rule, "patterns", ())
+
+
+def spare_leaves(model: Model, *patterns: str) -> Model:
+    """The model, whose rules do not freeze these leaves, which an adaptation of an algorithm adds."""
+    return model._replace(frozen=tuple(_RuleOfOthers(rule, patterns) for rule in model.frozen))
 
 
 def _is_frozen(layer: Any, rules: tuple[LeafRule, ...], collection: str | None = None) -> bool:

@@ -12,6 +12,7 @@ from flax import linen as nn
 from fedjax_het.errors import InputError
 from fedjax_het.models._adaptations import split_off, vector_shapes
 from fedjax_het.models._dense import apply_dense, init_dense
+from fedjax_het.models._frozen import spare_leaves
 from fedjax_het.types import Array, Context, Key, Model, Named, Params, Variables
 from fedjax_het.validation import Count, Positive, Seed, validate_arguments
 
@@ -70,7 +71,8 @@ def framed(width: Count | None = None, scale: Positive = 10.0, seed: Seed = 0) -
         def layers(inputs: Array) -> Mapping[str, type]:
             return {**model.layers(inputs), "projection": nn.Dense}
 
-        return model._replace(init=init, encode=encode, classify=classify, layers=layers)
+        spared = spare_leaves(model, "params/projection/*")
+        return spared._replace(init=init, encode=encode, classify=classify, layers=layers)
 
     return adapt
 

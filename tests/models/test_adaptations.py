@@ -6,9 +6,12 @@ import numpy as np
 import pytest
 from flax import linen as nn
 
+from fedjax_het import tree
 from fedjax_het.errors import InputError
-from fedjax_het.models import cnn, mlp, projected
-from fedjax_het.models._adaptations import probabilistic, with_feature_shape
+from fedjax_het.models import cnn, mlp, projected, train_only
+from fedjax_het.models._adaptations import probabilistic, with_empty_parameter, with_feature_shape
+from fedjax_het.models._simplex_frame import framed
+from fedjax_het.sharing import group_leaves, share_all
 from fedjax_het.types import Context, Model
 
 KEY = jax.random.key(3)
@@ -184,3 +187,12 @@ def test_with_feature_shape_adds_a_shape_without_entries():
     rest = {name: leaves for name, leaves in variables.items() if name != "outline"}
     np.testing.assert_array_equal(ours, base.encode(rest, IMAGES, CONTEXT)[0][0])
     assert set(state) == {"batch_stats", "outline"}
+
+
+@pytest.mark.parametrize("adapt", [probabilistic(), projected(8), framed(8), with_feature_shape, with_empty_parameter])
+def test_leaves_that_an_algorithm_adds_are_trained_where_the_network_is_frozen(adapt):
+    network = train_only("params/classifier/*")(mlp(3, hidden=(5,)))
+    before, model = network.init(KEY, INPUTS), adapt(network)
+    groups = group_leaves(model, share_all, model.init(KEY, INPUTS), INPUTS)
+    assert set(tree.paths(groups.frozen)) == {"params/dense_0/kernel", "params/dense_0/bias"}
+    assert set(tree.paths(groups.shared)) - set(tree.paths(before))
