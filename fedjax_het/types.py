@@ -283,6 +283,8 @@ class Model(NamedTuple):
 
     published: Names and configuration in published files, a `fedjax_het.models.Published`; None if there are none.
     term_scale(variables, layer, name) -> s of a low-rank term s A B, by its layer and name; None without such terms.
+    narrowest(key, inputs) -> variables of the same network whose hidden layers have one unit; only the shapes are read.
+    None: the network has no sub-networks of smaller width.
     """
 
     init: Callable[[Key, Array], Variables]
@@ -293,3 +295,4 @@ class Model(NamedTuple):
     base: tuple[LeafRule, ...] = ()
     published: Any = None
     term_scale: Callable[[Variables, str, str], Array | float] | None = None
+    narrowest: Callable[[Key, Array], Variables] | None = None

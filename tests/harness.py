@@ -20,8 +20,9 @@ from fedjax_het.engine.round.program import Round, make_round
 from fedjax_het.types import ClientData, Context, Model, PyTree, Rows, ServerState, State, Variables
 
 TINY = {"learning_rate": 0.05, "batch_size": 8}
-ADAPTERS, PROMPTS = (
-    [algorithm.__name__ for algorithm in FAMILIES[family]] for family in ("Low-rank adapters", "Prompts of CLIP")
+ADAPTERS, PROMPTS, CAPACITIES = (
+    [algorithm.__name__ for algorithm in FAMILIES[family]]
+    for family in ("Low-rank adapters", "Prompts of CLIP", "Different capacities")
 )
 PRODUCTS = ("flora", "flexlora")  # the server averages products of adapters; their factors are not determined
 # FPL's contrast has a gradient as 1 / temperature: with the published .02, eight features jump from round to round.
@@ -45,7 +46,9 @@ def model(norm: str = "batch"):
 
 def network_of(name: str, norm: str = "batch") -> Model:
     """A small network that the algorithm supports."""
-    return models.clip(3, prompts=make_prompts(3), **CLIP) if name in PROMPTS else model(norm)
+    if name in PROMPTS:
+        return models.clip(3, prompts=make_prompts(3), **CLIP)
+    return model("none" if name in CAPACITIES else norm)
 
 
 def make_prompts(num_classes: int) -> list[list[int]]:

@@ -6,9 +6,11 @@ import math
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from fedjax_het._internal.regular_files import read_text
 from fedjax_het.errors import InputError
+from fedjax_het.validation import CountOrZero, check_constraints
 
 
 def read_number_table(path: str | Path, columns: Mapping[str, type], name: str) -> list[tuple]:
@@ -35,6 +37,31 @@ def read_number_table(path: str | Path, columns: Mapping[str, type], name: str) 
     if not lines:
         raise InputError(f"{name}: '{path}' has no line below {','.join(columns)}.")
     return [_parse_line(line, columns, f"{name}: '{path}', line {number}") for number, line in enumerate(lines, 2)]
+
+
+def read_client_table(path: str, columns: Mapping[str, Any], name: str) -> list[tuple[float, ...]]:
+    """Read a CSV file with the column client and further columns of numbers, one line for each client.
+
+    Args:
+        path: The file; its clients are numbered from 0, in any order.
+        columns: The columns besides client, and the annotations of their numbers, see `validation.constraints`.
+        name: As in `read_number_table`.
+
+    Returns:
+        The numbers of each client.
+
+    Raises:
+        InputError: The file cannot be read, a number is out of range, or a client has no line or several.
+    """
+    kinds = {"client": CountOrZero} | dict(columns)
+    lines = read_number_table(path, {"client": int} | dict.fromkeys(columns, float), name)
+    for number, line in enumerate(lines, 2):
+        check_constraints(kinds, dict(zip(kinds, line, strict=True)), f"{name}: '{path}', line {number}: ")
+    lines.sort()
+    if (clients := [line[0] for line in lines]) != list(range(len(lines))):
+        wrong = next(i for i, client in enumerate(clients) if client != i)
+        raise InputError(f"{name}: '{path}': expected exactly one line for each client, including client {wrong}.")
+    return [line[1:] for line in lines]
 
 
 def _parse_line(line: Mapping[str, str], columns: Mapping[str, type], place: str) -> tuple:

@@ -43,6 +43,7 @@ from fedjax_het.algorithms._fedsr import fedl2r, fedsr
 from fedjax_het.algorithms._flora import flexlora, flora, hetlora
 from fedjax_het.algorithms._fpl import fpl
 from fedjax_het.algorithms._harmofl import harmofl
+from fedjax_het.algorithms._heterofl import fedrolex, fjord, heterofl
 from fedjax_het.algorithms._hierarchical import hierarchical
 from fedjax_het.algorithms._lora import feddpa, fedexlora, fedit, fedsalora, ffalora, lorafair, rolora
 from fedjax_het.algorithms._moon import moon
@@ -60,6 +61,7 @@ FAMILIES: Mapping[str, tuple[Callable[..., Algorithm], ...]] = MappingProxyType(
         "Personal models": (fedbn, fedper, lgfedavg, fedrep, fedbabu, fedpac, fedproto, ditto, pfedme, apfl),
         "Low-rank adapters": (fedit, ffalora, fedsalora, rolora, fedexlora, lorafair, feddpa, flora, flexlora, hetlora),
         "Prompts of CLIP": (promptfl, fedotp, fedpgp),
+        "Different capacities": (heterofl, fedrolex, fjord),
         "No server": (dpsgd, dfedavgm, dfedsam),
         "Domain shift": (harmofl, fedsr, fedl2r, fediir, fedrd, fedga, feddg, fpl, fedheal),
     }

@@ -27,6 +27,10 @@ class CNN(Network):
     norm: NormKind
     impl: str
 
+    @nn.nowrap
+    def narrowest(self) -> nn.Module:
+        return self.clone(channels=(1,) * len(self.channels), hidden=(1,) * len(self.hidden))
+
     @nn.compact
     def encode(self, x: Array, mask: Array, is_training: bool) -> Array:
         self._check_images(x.shape)

@@ -20,6 +20,10 @@ class MLP(Network):
     norm: NormKind
     dropout: float
 
+    @nn.nowrap
+    def narrowest(self) -> nn.Module:
+        return self.clone(hidden=(1,) * len(self.hidden))
+
     @nn.compact
     def encode(self, x: Array, mask: Array, is_training: bool) -> Array:
         if jnp.issubdtype(x.dtype, jnp.integer):

@@ -43,7 +43,8 @@ def from_flax(module: nn.Module | Callable[..., Any]) -> Model:
     normalization always ignores padding. NNX modules run through `flax.nnx.bridge`, after ``train()`` or ``eval()``.
 
     A Linen module may define its features with the methods ``encode(inputs, mask, is_training) -> features`` and
-    ``classify(features) -> logits``, and a submodule ``classifier`` as its head.
+    ``classify(features) -> logits``, and a submodule ``classifier`` as its head. With a method ``narrowest()``, which
+    returns the same module with one unit in every hidden layer, its width may differ between clients; see `capacities`.
 
     In training, every collection besides params may change, and dropout uses `context.key`; in evaluation, collections
     are unchanged.
@@ -55,9 +56,12 @@ def from_flax(module: nn.Module | Callable[..., Any]) -> Model:
     Raises:
         InputError: The argument is not a module, or its ``__call__`` has an unknown argument without a default.
     """
+    narrow = None
+    if hasattr(module, "narrowest"):
+        narrow = lambda key, inputs: from_flax(module.narrowest()).init(key, inputs)  # noqa: E731
     module = to_linen(module)
     if is_nnx(module) or not (hasattr(module, "encode") and hasattr(module, "classify")):
-        return plain_model(module)
+        return plain_model(module)._replace(narrowest=narrow)
 
     def init(key: Key, inputs: Array) -> Variables:
         return dict(module.init(key, inputs, method=_encode_and_classify))
@@ -82,7 +86,7 @@ def from_flax(module: nn.Module | Callable[..., Any]) -> Model:
     def list_layers(shape: tuple[int, ...], dtype: jnp.dtype) -> Mapping[str, type]:
         return _list_layers(module, jax.ShapeDtypeStruct(shape, dtype))
 
-    return Model(init, encode, classify, lambda inputs: list_layers(inputs.shape, inputs.dtype))
+    return Model(init, encode, classify, lambda inputs: list_layers(inputs.shape, inputs.dtype), narrowest=narrow)
 
 
 def _encode_and_classify(module: nn.Module, inputs: Array) -> Array:

@@ -68,6 +68,10 @@ class ResNet(Network):
     norm: NormKind
     impl: str
 
+    @nn.nowrap
+    def narrowest(self) -> nn.Module:
+        return self.clone(channels=(1,) * len(self.channels))
+
     @nn.compact
     def encode(self, x: Array, mask: Array, is_training: bool) -> Array:
         check_images("a ResNet", x.shape)

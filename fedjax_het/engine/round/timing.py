@@ -8,15 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_het._internal.keys import make_key
-from fedjax_het._internal.number_table import read_number_table
+from fedjax_het._internal.number_table import read_client_table
 from fedjax_het.errors import InputError
 from fedjax_het.types import Array
 from fedjax_het.validation import (
     LARGEST_COUNT,
-    CountOrZero,
     Range,
     Seed,
-    check_constraints,
     refuse_without_effect,
     validate_arguments,
 )
@@ -119,7 +117,8 @@ def from_file(path: str, deadline: PositiveSeconds | None = None, late: Late = "
         InputError: The file cannot be read, or a line is malformed.
     """
     _check_late(deadline, late)
-    speeds = _read_speeds(path)
+    columns = {"step_seconds": PositiveSeconds, "message_seconds": Seconds}
+    speeds = np.array(read_client_table(path, columns, "timing"), np.float32)
 
     def check(num_clients: int) -> None:
         if num_clients > len(speeds):
@@ -142,16 +141,3 @@ TIMINGS = {"log_normal": log_normal, "from_file": from_file}
 def _check_late(deadline: float | None, late: Late) -> None:
     if deadline is None:
         refuse_without_effect(log_normal, "without a deadline", late=late)
-
-
-def _read_speeds(path: str) -> np.ndarray:
-    """[clients, 2] float32: seconds per step and for messages."""
-    lines = read_number_table(path, {"client": int, "step_seconds": float, "message_seconds": float}, "timing")
-    kinds = {"client": CountOrZero, "step_seconds": PositiveSeconds, "message_seconds": Seconds}
-    for number, line in enumerate(lines, 2):
-        check_constraints(kinds, dict(zip(kinds, line, strict=True)), f"timing: '{path}', line {number}: ")
-    lines.sort()
-    if (clients := [line[0] for line in lines]) != list(range(len(lines))):
-        wrong = next(i for i, client in enumerate(clients) if client != i)
-        raise InputError(f"timing: '{path}': expected exactly one line for each client, including client {wrong}.")
-    return np.array([line[1:] for line in lines], np.float32)

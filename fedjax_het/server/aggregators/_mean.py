@@ -132,7 +132,8 @@ def masked_mean(weighting: WeightingOrName = "samples") -> Aggregator:
         u = sum_i a_i m_i u_i / sum_j a_j m_j,   entry by entry; entries masked by all clients are unchanged
 
     Clients apply the masks and send m_i u_i. Collections besides the parameters use the weighted mean.
-    Reads: reports["mask"], m_i, a tree like the shared parameters.
+    Reads: reports["mask"], m_i, a tree like the shared parameters, of masks, or of tuples of masks of the axes whose
+    outer product is the mask (`capacities.with_capacity`).
 
     Args:
         weighting: The weights a_i, as in `mean`.
@@ -141,22 +142,35 @@ def masked_mean(weighting: WeightingOrName = "samples") -> Aggregator:
         Chen, Huang and Ye, FedHEAL, CVPR 2024. arXiv:2405.16585; code yuhangchen0/FedHEAL,
         models/utils/federated_model.py, aggregate_nets_parameter.
     """
-    weighting, total = resolve_weighting(weighting), WeightedSum()
+    weighting = resolve_weighting(weighting)
+    total = WeightedSum(weighting.per_client)
 
     def update(problem: Problem, state: PyTree, view: ServerView) -> tuple[Aggregate, PyTree]:
         if "mask" not in view.uploads.reports:
             raise InputError(
                 "aggregator 'masked_mean' reads reports['mask'], which no client sends. Train by "
-                'consistency.with_consistency_mask, and add reports={"mask": measures.result("mask")}.'
+                "consistency.with_consistency_mask or capacities.with_capacity, and add "
+                'reports={"mask": measures.result("mask")}.'
             )
         weights, state = weighting.update(state, view)
         sums = view.updates.weighted_sum(weights, total)
 
-        def divide(total: Array, masks: Array) -> Array:
-            open_weight = tree.weighted_sum(masks.astype(total.dtype), weights)
+        def divide(total: Array, masks: Array | tuple[Array, ...]) -> Array:
+            if isinstance(masks, tuple):
+                open_weight = _sum_of_outer_products(masks, weights.astype(total.dtype))
+            else:
+                open_weight = tree.weighted_sum(masks.astype(total.dtype), weights)
             return total / tree.positive_or_one(open_weight)
 
         params = jax.tree.map(divide, sums["params"], view.uploads.reports["mask"])
         return Aggregate(sums | {"params": params}, {}), state
 
     return Aggregator(weighting.init, update, weighting.reads, (total,))
+
+
+def _sum_of_outer_products(masks: Sequence[Array], weights: Array) -> Array:
+    """sum_i weights_i times the outer product of the i-th row of each array [cohort, axis]."""
+    axes = "abcdefgh"[: len(masks)]
+    terms = ",".join(["i", *(f"i{axis}" for axis in axes)])
+    rows = (mask.astype(weights.dtype) for mask in masks)
+    return jnp.einsum(f"{terms}->{axes}", weights, *rows, precision=jax.lax.Precision.HIGHEST)
