@@ -103,8 +103,12 @@ def _break_signature(match: re.Match) -> str:
 
 def write_example(name: str) -> str:
     """Write a script that trains with an algorithm."""
-    prompted = [algorithm.__name__ for algorithm in FAMILIES["Prompts of CLIP"]]
-    return _EXAMPLE.format(name=name, model=_CLIP if name in prompted else _MLP)
+    prompted, cut = (
+        [algorithm.__name__ for algorithm in FAMILIES[family]]
+        for family in ("Prompts of CLIP", "Different capacities")
+    )
+    mlp = _MLP.replace(', norm="batch"', "") if name in cut else _MLP
+    return _EXAMPLE.format(name=name, model=_CLIP if name in prompted else mlp)
 
 
 def link_references(references: str) -> str:

@@ -7,6 +7,7 @@ from fedjax_het import algorithms, data, diagnostics, models, privacy, sharing, 
 from fedjax_het._internal.public_names import show_public_names as _show_public_names
 from fedjax_het.algorithm import Aggregator, Algorithm, LocalUpdate, Memory, OutputMixture, Summary, Weighting
 from fedjax_het.client import (
+    capacities,
     consistency,
     episodes,
     gradients,
@@ -59,6 +60,7 @@ __all__ = [
     "algorithms",
     "asynchronous",
     "cache_features",
+    "capacities",
     "confusion_matrix",
     "consistency",
     "data",

@@ -233,7 +233,7 @@ def _narrowest_shapes(problem: Problem, view: ClientView) -> Variables:
             "model: its batch norms keep running statistics, which differ between sub-networks. Use norm='none' or "
             "'batch_stat'."
         )
-    if tree.paths(shapes) != tree.paths(view.start):
+    if sorted(tree.paths(shapes)) != sorted(tree.paths(view.start)):
         raise InputError("model: sub-networks of adapters and of frozen leaves are not defined. Train all parameters.")
     return shapes
 

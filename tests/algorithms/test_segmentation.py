@@ -10,7 +10,7 @@ from fedjax_het.algorithms import ALGORITHMS
 from fedjax_het.diagnostics import DIAGNOSTICS
 from fedjax_het.errors import InputError
 from fedjax_het.models._norms import norm
-from tests.harness import ADAPTERS, PROMPTS, every_algorithm_slowly
+from tests.harness import ADAPTERS, CAPACITIES, PROMPTS, every_algorithm_slowly
 
 pytestmark = pytest.mark.extended
 
@@ -43,8 +43,9 @@ def simulation(name, model=None, **options):
 @pytest.mark.slow
 @every_algorithm_slowly
 def test_every_algorithm_trains_on_masks_or_refuses_them(name):
-    if name in [*OF_CLASSES, *PROMPTS, *ADAPTERS]:
-        with pytest.raises(InputError, match=r"features (are|have shape)|no text tower|matches no dense layer"):
+    if name in [*OF_CLASSES, *PROMPTS, *ADAPTERS, *CAPACITIES]:
+        refusal = r"features (are|have shape)|no text tower|matches no dense layer|widths of its layers are not known"
+        with pytest.raises(InputError, match=refusal):
             simulation(name)
         return
     run = simulation(name)

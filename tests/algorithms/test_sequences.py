@@ -10,7 +10,7 @@ from fedjax_het.errors import InputError
 from fedjax_het.labels import PADDING
 from fedjax_het.types import Context
 from tests.algorithms.test_segmentation import OF_CLASSES
-from tests.harness import ADAPTERS, PROMPTS
+from tests.harness import ADAPTERS, CAPACITIES, PROMPTS
 
 LENGTH, NUM_TOKENS = 6, 4
 MODEL = models.lstm(NUM_TOKENS, hidden=(8,), outputs="every")
@@ -82,9 +82,10 @@ def test_streamed_sequences_give_the_same_scores_to_rounding():
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_every_algorithm_trains_on_sequences_or_refuses_them(name):
     chosen = federation()
-    if name in [*OF_CLASSES, *PROMPTS, *ADAPTERS, "harmofl", "feddg", "fedbn"]:
+    if name in [*OF_CLASSES, *PROMPTS, *ADAPTERS, *CAPACITIES, "harmofl", "feddg", "fedbn"]:
         refusal = (
-            r"no text tower|matches no dense layer|features (are|have shape)|needs? images|no layer of class BatchNorm"
+            r"no text tower|matches no dense layer|features (are|have shape)|needs? images|no layer of class BatchNorm|"
+            r"widths of its layers are not known"
         )
         with pytest.raises(InputError, match=refusal):
             simulation(name, chosen)
