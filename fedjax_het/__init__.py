@@ -3,7 +3,7 @@
 import sys as _sys
 from types import ModuleType as _ModuleType
 
-from fedjax_het import algorithms, data, diagnostics, models, privacy, sharing, topologies, tree, types, uplink
+from fedjax_het import algorithms, data, diagnostics, mixing, models, privacy, sharing, topologies, tree, types, uplink
 from fedjax_het._internal.public_names import show_public_names as _show_public_names
 from fedjax_het.algorithm import Aggregator, Algorithm, LocalUpdate, Memory, OutputMixture, Summary, Weighting
 from fedjax_het.client import (
@@ -72,6 +72,7 @@ __all__ = [
     "measures",
     "memories",
     "metrics",
+    "mixing",
     "models",
     "objectives",
     "participation",

@@ -8,9 +8,9 @@ from typing import Any, Literal, NamedTuple
 import optax
 from jaxtyping import Bool, Float, Int
 
+from fedjax_het.mixing import Mixing
 from fedjax_het.problem import ForwardPass, Problem, shared_variables
 from fedjax_het.sharing import Sharing, share_all
-from fedjax_het.topologies import Mixing
 from fedjax_het.types import (
     Aggregate,
     Array,

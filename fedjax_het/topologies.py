@@ -5,7 +5,7 @@ clients that i hears besides itself.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple
 
 import jax
@@ -19,8 +19,56 @@ from fedjax_het.errors import InputError
 from fedjax_het.types import Array, Key, PyTree
 from fedjax_het.validation import Fraction, validate_arguments
 
-Weights = Literal["metropolis", "uniform"]
-_DENSE = 16  # neighbours above which mixing is one product with W
+Weights = Literal["metropolis", "uniform", "out_degree"]
+_DENSE = 16  # neighbours up to which the rows of each are added; above, a product with W if the graph is dense
+
+
+class Links(NamedTuple):
+    """The matrix W of a round, by rows.
+
+    Args:
+        heard: The clients that each one hears; its own id fills the places of clients that hear fewer.
+        weights: The weights of their models; 0 for clients that are not heard.
+        own: The weight of the own model.
+        distances: Client i hears i - distance for these, in the order of `heard`; None: no such graph.
+    """
+
+    heard: Int[Array, "clients degree"]
+    weights: Float[Array, "clients degree"]
+    own: Float[Array, " clients"]
+    distances: tuple[int, ...] | None = None
+
+    def restrict(self, ids: Int[Array, " cohort"]) -> "Links":
+        """Return the matrix for a cohort, whose other clients have weight 0 in it."""
+        rows = jnp.zeros(len(self.own), int).at[ids].set(jnp.arange(len(ids)))  # 0 outside the cohort
+        return Links(rows[self.heard[ids]], self.weights[ids], self.own[ids])
+
+    def mix(self, models: PyTree) -> PyTree:
+        """Return W X of models X, leaves [clients, ...]."""
+        num_clients, degree = self.heard.shape
+        if degree > max(_DENSE, num_clients // 8):
+            return tree.weighted_sum(models, self.matrix())
+
+        def combine(leaf: Array) -> Array:
+            def add(i: int | Array, total: Array) -> Array:
+                # A shift is exchanged with the next devices alone, where XLA would gather all rows to choose from.
+                heard = leaf[self.heard[:, i]] if self.distances is None else jnp.roll(leaf, self.distances[i], 0)
+                return total + tree.add_axes(self.weights[:, i], leaf.ndim) * heard
+
+            total = tree.add_axes(self.own, leaf.ndim) * leaf
+            if self.distances is None and degree > _DENSE:
+                return jax.lax.fori_loop(0, degree, add, total).astype(leaf.dtype)
+            for i in range(degree):
+                total = add(i, total)
+            return total.astype(leaf.dtype)
+
+        return jax.tree.map(combine, models)
+
+    def matrix(self) -> Float[Array, "clients clients"]:
+        """Return W."""
+        ids = jnp.arange(len(self.heard))
+        matrix = jnp.zeros((len(ids), len(ids)), self.weights.dtype).at[ids[:, None], self.heard].add(self.weights)
+        return matrix.at[ids, ids].add(self.own)
 
 
 class Topology(NamedTuple):
@@ -31,93 +79,55 @@ class Topology(NamedTuple):
             itself, without repetition; its own id fills the places of clients that hear fewer.
         weights: "metropolis" (default), 1 / (1 + max(d_i, d_j)), doubly stochastic on every undirected graph;
             "uniform", 1 / (1 + d_i), the mean of all models that a client has, doubly stochastic on regular graphs
-            alone; or a function of the round that returns W. The rest of a row is the weight of the own model.
+            alone; "out_degree", 1 / (1 + h_j), where h_j clients hear j, which keeps sums on every graph
+            (`mixing.push_sum`); or a function of the round that returns W. The rest of a row, or with "out_degree" of a
+            column, is the weight of the own model.
+        distances: Number of clients -> the distances of the columns of `hear`, if client i hears i - distance in all
+            rounds. Models are then exchanged by shifts.
     """
 
     hear: Callable[[int, Int[Array, ""], Key], Int[Array, "clients degree"]]
     weights: Weights | Callable[[Int[Array, ""]], Float[Array, "clients clients"]] = "metropolis"
+    distances: Callable[[int], Sequence[int]] | None = None
 
-    def weigh(
-        self, heard: Int[Array, "clients degree"], is_present: Bool[Array, "clients"], round: Int[Array, ""]
-    ) -> Float[Array, "clients degree"]:
-        """Return the weights W_ij of the clients heard; absent clients neither hear nor are heard."""
-        own = jnp.arange(len(heard))[:, None]
-        is_heard = (heard != own) & is_present[:, None] & is_present[heard]
+    def connect(
+        self, num_clients: int, round: Int[Array, ""] | int, key: Key, is_present: Bool[Array, " clients"] | None = None
+    ) -> Links:
+        """Return W of a round. Absent clients neither hear nor are heard; None: all are present."""
+        number, ids = jnp.asarray(round), jnp.arange(num_clients)
+        is_present = jnp.ones(num_clients, bool) if is_present is None else is_present
+        heard = self.hear(num_clients, number, key)
+        is_heard = (heard != ids[:, None]) & is_present[:, None] & is_present[heard]
+        weights = jnp.where(is_heard, self._weigh(heard, is_heard, number), 0)
+        own = 1 - jnp.sum(weights, axis=1)
+        if self.weights == "out_degree":
+            own = 1 / (1 + _count_hearers(heard, is_heard))
+        return Links(heard, weights, own, tuple(self.distances(num_clients)) if self.distances else None)
+
+    def _weigh(self, heard: Array, is_heard: Array, number: Array) -> Array:
         if callable(self.weights):
-            return jnp.where(is_heard, self.weights(round)[own, heard], 0)
+            return self.weights(number)[jnp.arange(len(heard))[:, None], heard]
+        if self.weights == "out_degree":
+            return 1 / (1 + _count_hearers(heard, is_heard)[heard])
         degree = jnp.sum(is_heard, axis=1)
-        larger = jnp.maximum(degree[:, None], degree[heard]) if self.weights == "metropolis" else degree[:, None]
-        return jnp.where(is_heard, 1 / (1 + larger), 0)
+        return 1 / (
+            1 + (jnp.maximum(degree[:, None], degree[heard]) if self.weights == "metropolis" else degree[:, None])
+        )
 
     def matrix(self, num_clients: int, round: int = 0, key: Key | None = None) -> Float[Array, "clients clients"]:
         """Return W of a round in which all clients are present."""
-        return _to_matrix(*self._connect_all(num_clients, round, make_key(0) if key is None else key))
-
-    def _connect_all(self, num_clients: int, round: int, key: Key) -> tuple[Array, Array]:
-        """(The clients heard, their weights) in a round in which all clients are present."""
-        number = jnp.asarray(round)
-        heard = self.hear(num_clients, number, key)
-        return heard, self.weigh(heard, jnp.ones(num_clients, bool), number)
+        return self.connect(num_clients, round, make_key(0) if key is None else key).matrix()
 
 
-MixingOrder = Literal["adapt_then_combine", "combine_then_adapt", "adapt_while_combine"]
-
-
-class Mixing(NamedTuple):
-    """Rounds without a server: every client keeps its own version x_i of the shared leaves, and receives those of
-    others.
-
-    T_i is the local training of client i, and W the matrix of the round:
-
-        adapt_then_combine     x_i <- sum_j W_ij T_j(x_j)
-        combine_then_adapt     x_i <- T_i(sum_j W_ij x_j)
-        adapt_while_combine    x_i <- sum_j W_ij x_j + T_i(x_i) - x_i
-
-    Args:
-        topology: Who hears whom.
-        order: One of these rules (default "adapt_then_combine").
-        num_mixings: The number of times Q that models are exchanged per round (default 1): W^Q.
-    """
-
-    topology: Topology
-    order: MixingOrder = "adapt_then_combine"
-    num_mixings: int = 1
-
-    def count_messages(self, num_clients: int) -> float:
-        """The mean number of models that a client sends per round if all are present, over eight rounds."""
-
-        def count(number: int) -> float:
-            _, weights = self.topology._connect_all(num_clients, number, make_key(number))
-            return int(jnp.sum(weights > 0)) / num_clients
-
-        return self.num_mixings * sum(map(count, range(8))) / 8
-
-
-def mix(heard: Int[Array, "clients degree"], weights: Float[Array, "clients degree"], models: PyTree) -> PyTree:
-    """Return W X of models X, leaves [clients, ...], from the clients heard and their weights."""
-    if heard.shape[1] > _DENSE:
-        return tree.weighted_sum(models, _to_matrix(heard, weights))
-    own = 1 - jnp.sum(weights, axis=1)
-
-    def combine(leaf: Array) -> Array:
-        total = tree.add_axes(own, leaf.ndim) * leaf
-        for i in range(heard.shape[1]):
-            total += tree.add_axes(weights[:, i], leaf.ndim) * leaf[heard[:, i]]
-        return total.astype(leaf.dtype)
-
-    return jax.tree.map(combine, models)
+def _count_hearers(heard: Array, is_heard: Array) -> Array:
+    """h_j, the number of clients that hear each one, [clients]."""
+    return jnp.zeros(len(heard), int).at[heard].add(is_heard)
 
 
 def spectral_gap(matrix: Float[Array, "clients clients"]) -> float:
     """Return 1 - ||W - 11^T / n||_2: a mixing reduces the distance to the mean model by at least this share."""
     num_clients = len(matrix)
     return float(1 - np.linalg.norm(np.asarray(matrix, np.float64) - 1 / num_clients, 2))
-
-
-def _to_matrix(heard: Array, weights: Array) -> Array:
-    ids = jnp.arange(len(heard))
-    matrix = jnp.zeros((len(heard), len(heard)), weights.dtype).at[ids[:, None], heard].add(weights)
-    return matrix.at[ids, ids].add(1 - jnp.sum(weights, axis=1))
 
 
 # ---- graphs ----------------------------------------------------------------------------------------------------------
@@ -250,7 +260,7 @@ def _circulant(distances: Callable[[int], list[int]]) -> Topology:
         ids = np.arange(num_clients)[:, None]
         return jnp.asarray((ids - np.array(distances(num_clients), int)) % num_clients, jnp.int32)
 
-    return Topology(hear)
+    return Topology(hear, distances=distances)
 
 
 def _grid(*, is_wrapped: bool) -> Topology:

@@ -22,6 +22,7 @@ BASE = {
     "labels",
     "spectra",
     "topologies",
+    "mixing",
     "validation",
     "attackers",
     "_internal",

@@ -8,8 +8,10 @@ from types import MappingProxyType
 
 from fedjax_het.algorithm import Algorithm
 from fedjax_het.algorithms._apfl import apfl
+from fedjax_het.algorithms._choco import choco
 from fedjax_het.algorithms._ditto import ditto
 from fedjax_het.algorithms._dpsgd import dfedavgm, dfedsam, dpsgd
+from fedjax_het.algorithms._dsgt import dsgt
 from fedjax_het.algorithms._fedacg import fedacg
 from fedjax_het.algorithms._fedavg import fedavg
 from fedjax_het.algorithms._fedbn import fedbn
@@ -50,6 +52,7 @@ from fedjax_het.algorithms._moon import moon
 from fedjax_het.algorithms._pfedme import pfedme
 from fedjax_het.algorithms._prompts import fedotp, fedpgp, promptfl
 from fedjax_het.algorithms._scaffold import fedgamma, scaffold
+from fedjax_het.algorithms._sgp import sgp
 
 FAMILIES: Mapping[str, tuple[Callable[..., Algorithm], ...]] = MappingProxyType(
     {
@@ -62,7 +65,7 @@ FAMILIES: Mapping[str, tuple[Callable[..., Algorithm], ...]] = MappingProxyType(
         "Low-rank adapters": (fedit, ffalora, fedsalora, rolora, fedexlora, lorafair, feddpa, flora, flexlora, hetlora),
         "Prompts of CLIP": (promptfl, fedotp, fedpgp),
         "Different capacities": (heterofl, fedrolex, fjord),
-        "No server": (dpsgd, dfedavgm, dfedsam),
+        "No server": (dpsgd, dfedavgm, dfedsam, choco, dsgt, sgp),
         "Domain shift": (harmofl, fedsr, fedl2r, fediir, fedrd, fedga, feddg, fpl, fedheal),
     }
 )

@@ -8,8 +8,9 @@ from fedjax_het.annotations import LogUniform
 from fedjax_het.client.local_updates import Training, sgd
 from fedjax_het.client.objectives import cross_entropy
 from fedjax_het.client.sharpness import sharpness_aware
+from fedjax_het.mixing import MixingOrder, gossip
 from fedjax_het.server.aggregators import mean
-from fedjax_het.topologies import Mixing, MixingOrder, TopologyOrName, resolve_topology
+from fedjax_het.topologies import TopologyOrName
 from fedjax_het.validation import Count, NonNegative, validate_arguments
 
 
@@ -50,7 +51,7 @@ def dpsgd(
         objective=(cross_entropy(),),
         local_update=sgd(**training),
         aggregator=mean("uniform"),
-        mixing=Mixing(resolve_topology(topology), order),
+        mixing=gossip(topology, order),
     )
 
 
@@ -108,5 +109,5 @@ def dfedsam(
     return replace(
         dpsgd(topology),
         local_update=sgd(**training, gradient=rule),
-        mixing=Mixing(resolve_topology(topology), num_mixings=num_mixings),
+        mixing=gossip(topology, num_mixings=num_mixings),
     )

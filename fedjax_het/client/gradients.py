@@ -175,6 +175,25 @@ def wrapped_rule(rule: StatefulGradientRule, wrapper: Callable[[GradientRule], G
     return StatefulGradientRule(rule.init, update)
 
 
+def tracked_gradient(gradient: GradientRule = plain_gradient) -> StatefulGradientRule:
+    """The gradient plus the correction of gradient tracking: g + c. Its state is the last such direction.
+
+    Reads: memory["tracking"] (c, see `memories.gradient_state`).
+
+    Args:
+        gradient: Rule that computes g.
+    """
+
+    def update(
+        own: PyTree, problem: Problem, params: Params, state: Variables, batch: Batch, view: ClientView, key: Key
+    ) -> tuple[tuple[LossAndState, Params], PyTree]:
+        loss_and_state, step = gradient(problem, params, state, batch, view, key)
+        direction = tree.add(step, view.memory["tracking"])
+        return (loss_and_state, direction), direction
+
+    return StatefulGradientRule(lambda view: tree.zeros_like(view.local["params"]), update)
+
+
 @validate_arguments
 def proximal_gradient(lam: NonNegative = 1.0) -> GradientRule:
     """The gradient of the objective plus lam/2 ||v - w||^2, which regularizes a personal model v to the received one.

@@ -55,6 +55,16 @@ def gradient_state() -> Memory:
     return result("gradient", lambda variables: tree.zeros_like(variables["params"]))
 
 
+def exchanged(name: str, init: Callable[[Variables], PyTree]) -> Memory:
+    """A value that changes only when clients exchange models without a server, see `fedjax_het.mixing`.
+
+    Args:
+        name: Name of the memory.
+        init: Initial variables -> initial value.
+    """
+    return Memory(init, lambda problem, view: view.memory[name])
+
+
 def last(measure: Measure, empty: Callable[[Variables], PyTree] = lambda variables: jnp.zeros((), float)) -> Memory:
     """The last value of a measure, and whether there is one: {"value", "is_known"}, initially zeros and False.
 

@@ -17,7 +17,7 @@ from fedjax_het.uplink._clipping import Collections
 
 Scope = Literal["tensor", "model"]
 """Whether each tensor of an update is a separate message, or all tensors are one vector."""
-Feedback = Literal["none", "classic", "ef21", "ef21+"]
+Feedback = Literal["none", "classic", "ef21", "ef21+", "estimates"]
 """How a client accumulates the error of its compressor, see `compression_stage`."""
 
 
@@ -45,6 +45,7 @@ def compression_stage(compressor: Compressor, scope: Scope, feedback: Feedback, 
         classic   p = e + u;  sent: C(p);  e <- p - C(p)
         ef21      sent: c = C(u - h);  h <- h + c;  the server steps by H <- H + (1/N) sum over the present of c
         ef21+     as ef21, but h <- whichever of h + C(u - h) and C(u) is closer to u
+        estimates sent: C(u), where u is the difference from an estimate that the algorithm keeps (CHOCO)
 
     e accumulates only the compression error, not the error of a later clip, which would grow without bound for a client
     that is always clipped. h starts at zero, so the first message is as small as the others. Feedback requires
@@ -54,7 +55,7 @@ def compression_stage(compressor: Compressor, scope: Scope, feedback: Feedback, 
     Args:
         compressor: The compressor.
         scope: "tensor" or "model".
-        feedback: "none", "classic", "ef21" or "ef21+".
+        feedback: "none", "classic", "ef21", "ef21+" or "estimates".
         collections: The collections to compress; the others are sent, and counted, uncompressed.
 
     Returns:
@@ -100,6 +101,8 @@ def compression_stage(compressor: Compressor, scope: Scope, feedback: Feedback, 
     zeros = lambda shared: tree.zeros_like(shared if collections == "all" else {"params": shared["params"]})  # noqa: E731
     if feedback == "none":
         return Stage(send=send_plainly, bits=count_bits, collections=collections)
+    if feedback == "estimates":
+        return Stage(send=send_plainly, bits=count_bits, collections=collections, check=_check_estimates)
     if feedback == "classic":
         return Stage(
             send=send_with_error, bits=count_bits, collections=collections, init=zeros, check=_warn_of_selection
@@ -128,6 +131,11 @@ def _warn_of_selection(algorithm: Algorithm) -> None:
             "Use a rule that uses all clients, or feedback='none'.",
             stacklevel=2,
         )
+
+
+def _check_estimates(algorithm: Algorithm) -> None:
+    if "estimate" not in algorithm.memory:
+        raise InputError("feedback: 'estimates' needs an algorithm that keeps estimates, such as CHOCO. Use 'classic'.")
 
 
 def _check_mean_of_all(algorithm: Algorithm) -> None:

@@ -11,7 +11,8 @@ from fedjax_het.algorithm import Algorithm
 from fedjax_het.algorithms import dfedavgm, dfedsam, dpsgd
 from fedjax_het.engine.round.participation import Participation
 from fedjax_het.engine.round.program import make_round
-from fedjax_het.topologies import MixingOrder, Topology
+from fedjax_het.mixing import MixingOrder
+from fedjax_het.topologies import Topology
 from fedjax_het.types import ClientData, Examples
 from tests.golden.cases import Case, covers
 from tests.golden.replay import StoredLosses, rows, stored_losses, vector_model
@@ -149,10 +150,8 @@ def peers(case: Case):
 def gossip(case: Case):
     topology, models, ours = stored_topology(case["W"]), jnp.asarray(case["x0"]), []
     num_clients = len(models)
-    heard = topology.hear(num_clients, jnp.asarray(0), jax.random.key(0))
     for number in range(case.meta["rounds"]):
-        weights = topology.weigh(heard, jnp.ones(num_clients, bool), jnp.asarray(number))
-        models = topologies.mix(heard, weights, models)
+        models = topology.connect(num_clients, number, jax.random.key(0)).mix(models)
         ours.append(np.asarray(models))
     yield case.compare("x", np.stack(ours))
     yield case.compare("mean0", case["x0"].mean(0))
@@ -180,9 +179,9 @@ def decentralized(case: Case):
 @covers("dpsgd", "tape_absent")
 def absent(case: Case):
     topology = topologies.from_matrix(case["adjacency"].astype(bool))
-    heard = topology.hear(len(case["adjacency"]), jnp.asarray(0), jax.random.key(0))
-    weights = [topology.weigh(heard, jnp.asarray(here), jnp.asarray(0)) for here in case["is_present"].astype(bool)]
-    yield case.compare("W", np.stack([topologies._to_matrix(heard, rows) for rows in weights]))
+    presence = jnp.asarray(case["is_present"], bool)
+    links = [topology.connect(len(case["adjacency"]), 0, jax.random.key(0), here) for here in presence]
+    yield case.compare("W", np.stack([rows.matrix() for rows in links]))
     own, _ = replay(case, dpsgd(topology, **training_settings(case)), case["is_present"].astype(bool))
     yield case.compare("x_atc", own)
     yield case.refute("x_wrong_zeros", own)

@@ -67,6 +67,8 @@ def traffic_per_client(algorithm: Algorithm, num_clients: int, messages: RoundMe
     upload = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), messages.uploads)
     up = 8 * tree.num_bytes(messages.answers) // cohort_size + count_bits(algorithm.uplink, upload)
     if algorithm.mixing:
+        memories = (algorithm.memory[name].init for name in algorithm.mixing.carried)
+        up += sum(8 * tree.num_bytes(jax.eval_shape(init, upload.update)) for init in memories)
         up *= algorithm.mixing.count_messages(num_clients)
         return math.ceil(up / 8), up
     return tree.num_bytes(messages.received) + tree.num_bytes(messages.replies) // cohort_size, up

@@ -9,9 +9,8 @@ from jaxtyping import Bool, Float, Int
 
 from fedjax_het import tree
 from fedjax_het.algorithm import Algorithm, Measure, OutputMixture, Personalization
-from fedjax_het.engine.round import uplink
+from fedjax_het.engine.round import mixing, uplink
 from fedjax_het.engine.round.asynchronous import Asynchronous
-from fedjax_het.engine.round.mixing import receive_own
 from fedjax_het.engine.round.timing import Timing
 from fedjax_het.engine.round.update_plan import UpdateSums, pack_for, stream_sums
 from fedjax_het.errors import InputError
@@ -141,7 +140,7 @@ def train_client(
     if asynchronous and asynchronous.num_versions > 1:
         started = tree.take(common.history, jnp.asarray(member.start) % asynchronous.num_versions)
         common = common._replace(received=started)
-    shared = receive_own(algorithm.mixing, common.received.shared, member.state)
+    shared = mixing.receive_own(algorithm.mixing, common.received.shared, member.state)
     common = common._replace(received=common.received._replace(shared=shared))
     problem, before = common.bind(problem), _make_view(common, member)
     steps_in_time = jnp.zeros((), jnp.int32)
@@ -167,7 +166,8 @@ def train_client(
     personal, shared = tree.partition_like(trained.variables, common.received.shared)
     reports = _evaluate_measures("report", algorithm.reports, problem, after)
     num_examples = jnp.asarray(member.rows[0].count, float)
-    upload = Upload(tree.subtract(shared, common.received.shared), reports, num_examples, trained.num_steps)
+    sent, known = mixing.choose_message(algorithm.mixing, common.received.shared, shared, member.state.memory)
+    upload = Upload(tree.subtract(sent, known), reports, num_examples, trained.num_steps)
     memory = _evaluate_measures(
         "memory", {name: kept.update for name, kept in algorithm.memory.items()}, problem, after
     )
@@ -202,8 +202,7 @@ def train_client(
         state = state._replace(memory=state.memory | kept)
         statistics = tree.where(is_present, statistics, tree.zeros_like(statistics))
     if algorithm.mixing:
-        sent = tree.add(common.received.shared, upload.update)
-        state = state._replace(personal=tree.merge(state.personal, sent))
+        state = mixing.keep_message(algorithm.mixing, state, shared, tree.add(known, upload.update))
     if asynchronous:
         arrived = asynchronous.receive(upload.update, common.received, now)
         upload = upload._replace(update=tree.where(is_present, arrived, tree.zeros_like(arrived)))

@@ -115,10 +115,12 @@ def train_cohort(
     own_keys = clients_key if cohort.draw is None else jax.vmap(derive_keys, (None, 0))(key, cohort.draw)[:, 1]
     members = client_step.cohort_members(state.clients, data, cohort, own_keys)
     ids = jnp.asarray(cohort.ids[: spec.cohort_size])
-    rule = spec.algorithm.mixing
+    meeting, rule = None, spec.algorithm.mixing
     if rule:
+        is_shifted = spec.participation.is_everyone and spec.layout.num_devices > 1
+        meeting = mixing.Meeting(rule, spec.num_clients, clients_key, state.server.round, ids, is_shifted)
         is_here = members.is_here & (members.rows[0].count > 0)
-        members = members._replace(state=mixing.mix_before(rule, spec.num_clients, clients_key, state, ids, is_here))
+        members = members._replace(state=mixing.mix_before(meeting, state, is_here))
     round_key, server_key = uplink.round_keys(clients_key) if spec.algorithm.uplink else (None, clients_key)
     server = state.server._replace(history=(), frozen={})
 
@@ -129,9 +131,9 @@ def train_cohort(
     bound = spec._replace(problem=common.bind(spec.problem))
     decision = update_server(bound, server, common.received, results, sums, ids, server_key)
     after, metrics = commit(spec, state, cohort, members, results, decision)
-    if rule:
+    if meeting:
         before = state._replace(clients=_unpad(spec, state.clients))
-        after = mixing.mix_after(rule, spec.num_clients, spec.num_training, clients_key, before, after, ids)
+        after = mixing.mix_after(meeting, spec.num_training, before, after)
     answers = _unpad(spec, members.answers)
     return after, metrics, RoundMessages(common.received, answers, decision.uploads, decision.replies)
 

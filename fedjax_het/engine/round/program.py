@@ -99,7 +99,7 @@ def make_round(
         asynchronous,
         layout,
     )
-    mixing.check_mixing(algorithm, is_asynchronous=asynchronous is not None)
+    mixing.check_mixing(algorithm, num_clients, is_asynchronous=asynchronous is not None)
     train = partial(train_cohort, spec)
 
     def init(key: Key, data: ClientData) -> State:

@@ -15,7 +15,8 @@ from fedjax_het.engine.parallel.layout import chunked, sharded
 from fedjax_het.engine.round.participation import Participation, bernoulli, full
 from fedjax_het.engine.round.program import make_round
 from fedjax_het.errors import InputError
-from fedjax_het.topologies import TOPOLOGIES, Mixing, Topology
+from fedjax_het.mixing import gossip
+from fedjax_het.topologies import TOPOLOGIES, Topology
 from tests.harness import ROUNDING, difference, federation, network_of, run
 
 TRAINING = {"learning_rate": 0.1, "batch_size": 4, "epochs": 1}
@@ -81,8 +82,7 @@ def test_matrices_have_rows_and_columns_of_sum_one_and_no_negative_entry(name, s
 @pytest.mark.parametrize("name", ["ring", "torus", "exponential", "complete"])
 def test_mixing_keeps_the_mean_and_contracts_by_the_gap(name):
     topology, models = TOPOLOGIES[name](), jax.random.normal(jax.random.key(0), (12, 7))
-    heard = topology.hear(12, jnp.asarray(0), jax.random.key(0))
-    mixed = topologies.mix(heard, topology.weigh(heard, jnp.ones(12, bool), jnp.asarray(0)), models)
+    mixed = topology.connect(12, 0, jax.random.key(0)).mix(models)
     np.testing.assert_allclose(mixed.mean(0), models.mean(0), atol=1e-6)
     distance = lambda rows: np.linalg.norm(np.asarray(rows - rows.mean(0)))  # noqa: E731
     gap = topologies.spectral_gap(np.asarray(topology.matrix(12)))
@@ -137,7 +137,7 @@ def test_rounds_that_need_a_server_are_refused(change, options, message):
     ("name", "expected"), [("ring", 2), ("torus", 4), ("exponential", 4), ("star", 22 / 12), ("complete", 11)]
 )
 def test_models_sent_are_counted(name, expected):
-    assert Mixing(TOPOLOGIES[name](), num_mixings=2).count_messages(12) == pytest.approx(2 * expected)
+    assert gossip(TOPOLOGIES[name](), num_mixings=2).count_messages(12) == pytest.approx(2 * expected)
 
 
 def test_a_given_graph_is_checked():
