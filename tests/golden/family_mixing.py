@@ -7,13 +7,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_het import topologies
-from fedjax_het.algorithm import Algorithm
-from fedjax_het.algorithms import dfedavgm, dfedsam, dpsgd
+from fedjax_het.algorithm import Algorithm, Sent, Stage
+from fedjax_het.algorithms import choco, dfedavgm, dfedsam, dpsgd
 from fedjax_het.engine.round.participation import Participation
 from fedjax_het.engine.round.program import make_round
 from fedjax_het.mixing import MixingOrder
 from fedjax_het.topologies import Topology
-from fedjax_het.types import ClientData, Examples
+from fedjax_het.types import ClientData, Examples, State
 from tests.golden.cases import Case, covers
 from tests.golden.replay import StoredLosses, rows, stored_losses, vector_model
 
@@ -31,10 +31,29 @@ def stored_topology(matrices: np.ndarray) -> Topology:
     return everyone._replace(weights=lambda number: stack[number % len(stack)])
 
 
-def replay(
-    case: Case, algorithm: Algorithm, is_present: np.ndarray | None = None, losses: StoredLosses | None = None
-) -> tuple[np.ndarray, np.ndarray]:
-    """(The clients' models, the server's mean) after each round, from the case's losses unless others are given."""
+def replay(case: Case, algorithm: Algorithm, *arguments, **options) -> tuple[np.ndarray, np.ndarray]:
+    """(The clients' models, the server's mean) after each round, see `replay_states`."""
+    states = replay_states(case, algorithm, *arguments, **options)[1:]
+    own, mean = zip(*((state.clients.personal, state.server.shared) for state in states), strict=True)
+    return np.stack([leaves["params"]["w"] for leaves in own]), np.stack([leaves["params"]["w"] for leaves in mean])
+
+
+def replay_states(
+    case: Case,
+    algorithm: Algorithm,
+    is_present: np.ndarray | None = None,
+    losses: StoredLosses | None = None,
+    estimate: np.ndarray | None = None,
+) -> list[State]:
+    """The states before the first round and after each.
+
+    Args:
+        case: The case; the clients' models start at x0.
+        algorithm: The algorithm.
+        is_present: [rounds, clients]; None: all clients.
+        losses: None: the case's.
+        estimate: The initial memory["estimate"], if there is one.
+    """
     objective, inputs, labels, steps, _ = losses or stored_losses(case)
     num_rounds, num_clients = inputs.shape[:2]
     algorithm = replace(algorithm, objective=(objective,))
@@ -57,12 +76,31 @@ def replay(
         clients=state.clients._replace(personal=everyones),
         server=state.server._replace(shared=jax.tree.map(lambda leaf: leaf.mean(0), everyones)),
     )
-    own, mean = [], []
+    if estimate is not None:
+        memory = state.clients.memory | {"estimate": {"params": {"w": jnp.asarray(estimate)}}}
+        state = state._replace(clients=state.clients._replace(memory=memory))
+    states = [state]
     for number in range(num_rounds):
-        state = step(state, examples(number), jnp.asarray(is_present[number]))
-        own.append(state.clients.personal["params"]["w"])
-        mean.append(state.server.shared["params"]["w"])
-    return np.stack(own), np.stack(mean)
+        states.append(step(states[-1], examples(number), jnp.asarray(is_present[number])))
+    return states
+
+
+def models_of(states: list[State]) -> np.ndarray:
+    return np.stack([state.clients.personal["params"]["w"] for state in states])
+
+
+def estimates_of(states: list[State]) -> np.ndarray:
+    return np.stack([state.clients.memory["estimate"]["params"]["w"] for state in states])
+
+
+def stored_rounding(uniform: np.ndarray, step: float) -> Stage:
+    """Stochastic rounding to multiples of the step, with the draws [rounds, clients, d]."""
+
+    def send(update, view):
+        draws = jnp.asarray(uniform)[view.received.round, view.client]
+        return Sent(jax.tree.map(lambda leaf: step * jnp.floor(leaf / step + draws), update))
+
+    return Stage(send=send)
 
 
 def consensus(models: np.ndarray) -> np.ndarray:
@@ -204,14 +242,7 @@ def logistic_regression(case: Case):
     meta.confirm(lr_type="decay" if np.ptp(case["lr"]) else "constant")
     named = topologies.TOPOLOGIES["complete" if meta["topology"] == "centralized" else meta["topology"]]()
     yield case.compare("W", named.matrix(len(case["W"])))
-    signed = (case["A"] * case["y"][:, None])[case["sample"]]
-
-    def objective(forward):
-        weights = forward.params["w"]
-        loss = jnp.logaddexp(0, -forward.batch.inputs[0] @ weights) + meta["regularizer"] * weights @ weights / 2
-        return forward.batch.mask[0] * loss
-
-    losses = StoredLosses(objective, signed[:, :, None], np.zeros((*signed.shape[:2], 1)), 1, 1)
+    losses = logistic_losses(case)
     for order, name in zip(ORDERS.values(), ("x", "x_cta", "x_awc"), strict=True):
         training = {"learning_rate": 1.0, "batch_size": 1, "shuffle": False, "steps": 1}
         algorithm = dpsgd(
@@ -221,6 +252,18 @@ def logistic_regression(case: Case):
         yield case.compare(name, own)
         if name == "x":
             yield case.compare("consensus_distance", consensus(own), scale=1.0)
+
+
+def logistic_losses(case: Case) -> StoredLosses:
+    """The losses of ChocoSGD's code: one example per client and step."""
+    signed, decay = (case["A"] * case["y"][:, None])[case["sample"]], case.meta["regularizer"]
+
+    def objective(forward):
+        weights = forward.params["w"]
+        loss = jnp.logaddexp(0, -forward.batch.inputs[0] @ weights) + decay * weights @ weights / 2
+        return forward.batch.mask[0] * loss
+
+    return StoredLosses(objective, signed[:, :, None], np.zeros((*signed.shape[:2], 1)), 1, 1)
 
 
 @covers("dfedavg", "*")
@@ -234,7 +277,17 @@ def averaged(case: Case):
     if "x_momentum_kept" in case and case.meta["momentum"]:
         yield case.refute("x_momentum_kept", own)
     step, rate = case.meta["step"], case.meta["consensus_lr"]
-    case.excuse_unread("*", f"exchanges in steps of {step} at the rate {rate} are not offered")
+    if step is None:
+        return
+    stage = stored_rounding(case["uniform"], step)
+    quantized = replace(choco(topology, rate, momentum=case.meta["momentum"], **settings), uplink=(stage,))
+    states = replay_states(case, quantized, estimate=case["x0"])
+    own, estimates = models_of(states), estimates_of(states)
+    yield case.compare("x_quantised_estimates", own[1:])
+    yield case.compare("q_estimates", np.diff(estimates, axis=0), scale=float(np.abs(estimates).max()))
+    yield case.compare("consensus_estimates", consensus(own[1:]), scale=1.0)
+    yield case.refute("x_wrong_quantised_models", own[1:])
+    case.excuse("*_delta", "the form that exchanges quantized changes alone is not offered")
 
 
 @covers("dfedsam", "*")

@@ -1,22 +1,27 @@
 """Rounds without a server: laws of mixing, in every layout."""
 
+from collections import Counter
 from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
 
-from fedjax_het import topologies
-from fedjax_het.algorithms import dfedsam, dpsgd, fedavg, fedsam
+from experiments.benchmarks.collectives import list_collectives
+from fedjax_het import topologies, tree
+from fedjax_het.algorithms import choco, dfedsam, dpsgd, dsgt, fedavg, fedsam, sgp
 from fedjax_het.diagnostics import DIAGNOSTICS
 from fedjax_het.engine import Simulation
-from fedjax_het.engine.parallel.layout import chunked, sharded
+from fedjax_het.engine.parallel.layout import AXIS, chunked, sharded
 from fedjax_het.engine.round.participation import Participation, bernoulli, full
 from fedjax_het.engine.round.program import make_round
 from fedjax_het.errors import InputError
 from fedjax_het.mixing import gossip
 from fedjax_het.topologies import TOPOLOGIES, Topology
+from fedjax_het.uplink import qsgd, top_k
 from tests.harness import ROUNDING, difference, federation, network_of, run
 
 TRAINING = {"learning_rate": 0.1, "batch_size": 4, "epochs": 1}
@@ -148,3 +153,111 @@ def test_a_given_graph_is_checked():
         topologies.from_matrix(edges[:3])
     with pytest.raises(InputError, match="the matrix is for 4 clients, and there are 5"):
         topologies.from_matrix(edges, "uniform").matrix(5)
+
+
+# ---- CHOCO, gradient tracking and push-sum ---------------------------------------------------------------------------
+DIRECTED = topologies.from_matrix(np.eye(5, k=1) + np.eye(5, k=-4) + np.eye(5, k=2), "uniform")
+ONE_STEP = {"learning_rate": 0.1, "batch_size": 4}
+COMPRESSED = replace(choco("ring", 0.3, **TRAINING), uplink=(top_k(0.2, feedback="estimates"),))
+
+
+def mean_of(rows):
+    return jax.tree.map(lambda leaf: leaf.mean(0), rows)
+
+
+@pytest.mark.parametrize("alike", [choco("ring", **TRAINING), sgp("ring", **TRAINING)], ids=["choco", "sgp"])
+def test_uncompressed_estimates_and_undirected_graphs_are_dpsgd(alike):
+    state, expected = train(alike), train(dpsgd("ring", **TRAINING))
+    assert difference(state.clients.personal, expected.clients.personal) < ROUNDING
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("stage", [top_k(0.05), qsgd(2, feedback="estimates")], ids=["top_k", "qsgd"])
+@pytest.mark.parametrize("order", ["compress_first", "mix_first"])
+def test_compressed_exchanges_keep_the_mean(order, stage):
+    rule = replace(choco("ring", 0.2, order, **TRAINING), uplink=(stage,))
+    alone = compose(replace(rule, mixing=dpsgd(EMPTY).mixing, uplink=()))
+    state = train(rule)
+    before, _ = run(compose(rule), rounds=3)
+    trained, _ = run(alone, rounds=1, change=lambda _: before)
+    mixed, _ = run(compose(rule), rounds=1, change=lambda _: before)
+    assert difference(mean_of(mixed.clients.personal), mean_of(trained.clients.personal)) < ROUNDING
+    assert difference(mixed.clients.personal, trained.clients.personal) > 1e-4
+    assert bool(tree.is_finite(state))
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("variant", ["dsgt", "diging", "atc"])
+def test_corrections_of_gradients_have_mean_zero(variant):
+    """The mean of y is the mean of g; also if clients are absent."""
+    state = train(dsgt("ring", variant, **ONE_STEP), participation=bernoulli(0.6, among=full()))
+    for leaf in jax.tree.leaves(state.clients.memory["tracking"]):
+        assert np.abs(leaf).max() > 1e-4
+        np.testing.assert_allclose(leaf.sum(0), 0, atol=1e-6)
+
+
+@pytest.mark.extended
+def test_weights_of_push_sum_keep_their_sum():
+    state = train(sgp(DIRECTED, **TRAINING), participation=bernoulli(0.6, among=full()))
+    weight = np.asarray(state.clients.memory["weight"])
+    assert weight.sum() == pytest.approx(5, rel=1e-6) and np.ptp(weight) > 1e-2
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("layout", [chunked(2), sharded(3)], ids=str)
+@pytest.mark.parametrize("rule", [COMPRESSED, dsgt(**ONE_STEP), sgp(DIRECTED, momentum=0.5, **TRAINING)],
+                         ids=["choco", "dsgt", "sgp"])  # fmt: skip
+def test_layouts_give_equal_results_with_memories(rule, layout):
+    assert difference(train(rule), train(rule, layout=layout)) < ROUNDING
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "message"),
+    [
+        (sgp(topologies.from_matrix(np.eye(5, k=1), "uniform")), "does not reach all others"),
+        (dpsgd(topologies.from_matrix(np.ones((5, 5)), "out_degree")), "only push-sum"),
+        (replace(dpsgd(), mixing=choco().mixing), r"it exchanges memory\['estimate'\]"),
+        (replace(choco(), uplink=(top_k(feedback="classic"),)), "^feedback: the estimates of this algorithm"),
+        (replace(dpsgd(), uplink=(top_k(feedback="estimates"),)), "^feedback: 'estimates' needs an algorithm"),
+        (replace(dpsgd(), uplink=(top_k(feedback="ef21"),)), "acts at the server, and there is none"),
+    ],
+)
+def test_exchanges_that_do_not_fit_are_refused(algorithm, message):
+    with pytest.raises(InputError, match=message):
+        compose(algorithm)
+
+
+@pytest.mark.parametrize(
+    ("factory", "options", "message"),
+    [
+        (dsgt, {"steps": 2}, "one step per round"),
+        (dsgt, {"epochs": 1}, "one step per round"),
+        (dsgt, {"momentum": 0.9}, "needs plain SGD"),
+        (choco, {"order": "mix_first", "start": "zeros"}, "estimates start at the models"),
+        (sgp, {"topology": EMPTY._replace(weights=lambda number: jnp.eye(5))}, "push-sum determines the weights"),
+    ],
+)
+def test_settings_that_do_not_fit_are_refused(factory, options, message):
+    with pytest.raises(InputError, match=message):
+        factory(**options)
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("name", ["ring", "exponential"])
+def test_several_devices_exchange_rows_of_neighbours_alone(name):
+    """No device gathers the models of all clients."""
+    round = make_round(
+        dpsgd(name, **TRAINING), network_of("fedavg"), 8, prepare=federation(8).prepare, layout=sharded(4)
+    )
+    data = federation(8).data
+    state = jax.eval_shape(round.init, jax.random.key(0), data)
+    rows = jax.tree.map(lambda leaf: NamedSharding(sharded(4).mesh, P(AXIS)), state.clients)
+    shardings = jax.tree.map(lambda leaf: sharded(4).sharding, state)._replace(clients=rows)
+    step = jax.jit(round.step, in_shardings=(shardings, None, None), out_shardings=(shardings, None))
+    text = step.lower(state, data, jax.random.key(0)).compile().as_text()
+    size = tree.num_bytes(state.server.shared)
+    found = Counter()
+    for kind, num_bytes in list_collectives(text):
+        found[kind] += num_bytes / size
+    assert found["all-gather"] + found["all-to-all"] < 0.2
+    assert 1.5 < found["collective-permute"] < 8
