@@ -177,13 +177,12 @@ def test_uncompressed_estimates_and_undirected_graphs_are_dpsgd(alike):
 def test_compressed_exchanges_keep_the_mean(order, stage):
     rule = replace(choco("ring", 0.2, order, **TRAINING), uplink=(stage,))
     alone = compose(replace(rule, mixing=dpsgd(EMPTY).mixing, uplink=()))
-    state = train(rule)
-    before, _ = run(compose(rule), rounds=3)
-    trained, _ = run(alone, rounds=1, change=lambda _: before)
+    before = train(rule)
+    plain = before._replace(server=before.server._replace(uplink=()))
+    trained, _ = run(alone, rounds=1, change=lambda _: plain)
     mixed, _ = run(compose(rule), rounds=1, change=lambda _: before)
     assert difference(mean_of(mixed.clients.personal), mean_of(trained.clients.personal)) < ROUNDING
     assert difference(mixed.clients.personal, trained.clients.personal) > 1e-4
-    assert bool(tree.is_finite(state))
 
 
 @pytest.mark.extended
@@ -191,8 +190,9 @@ def test_compressed_exchanges_keep_the_mean(order, stage):
 def test_corrections_of_gradients_have_mean_zero(variant):
     """The mean of y is the mean of g; also if clients are absent."""
     state = train(dsgt("ring", variant, **ONE_STEP), participation=bernoulli(0.6, among=full()))
-    for leaf in jax.tree.leaves(state.clients.memory["tracking"]):
-        assert np.abs(leaf).max() > 1e-4
+    corrections = state.clients.memory["tracking"]
+    assert tree.norm(corrections) > 1e-2
+    for leaf in jax.tree.leaves(corrections):
         np.testing.assert_allclose(leaf.sum(0), 0, atol=1e-6)
 
 
