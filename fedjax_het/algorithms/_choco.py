@@ -23,7 +23,7 @@ def choco(
     start: Literal["models", "zeros"] = "models",
     **training: Unpack[Training],
 ) -> Algorithm:
-    """CHOCO-SGD: train without a server, and send compressed differences from estimates that neighbours keep.
+    """CHOCO-SGD: neighbours exchange compressed changes of estimates.
 
         z_i = T_i(x_i);   e_i <- e_i + Q(z_i - e_i);   x_i <- z_i + gamma (sum_j W_ij e_j - e_i)
 

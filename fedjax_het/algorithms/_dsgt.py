@@ -21,7 +21,7 @@ def dsgt(
     learning_rate: LearningRate = 0.1,
     **training: Unpack[TrainingWithoutRate],
 ) -> Algorithm:
-    """Gradient tracking: train without a server, with steps along estimates y_i of the mean gradient.
+    """Gradient tracking: neighbours also average estimates of the gradient.
 
         dsgt      x <- W (x - lr y),   y <- W y + g_new - g_old
         diging    x <- W x - lr y,     y <- W y + g_new - g_old

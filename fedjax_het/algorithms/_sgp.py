@@ -16,7 +16,7 @@ from fedjax_het.validation import validate_arguments
 
 @validate_arguments
 def sgp(topology: TopologyOrName = "one_peer_exponential", **training: Unpack[Training]) -> Algorithm:
-    """SGP: train without a server on a directed graph, whose unequal weights are divided out (push-sum).
+    """SGP: neighbours average on a directed graph (push-sum).
 
         z_i = x_i / w_i;   x_i <- sum_j P_ij (x_j + T_j(z_j) - z_j);   w_i <- sum_j P_ij w_j,   w_i = 1 at the start
 
