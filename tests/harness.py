@@ -26,8 +26,8 @@ ADAPTERS, PROMPTS, CAPACITIES = (
 )
 PRODUCTS = ("flora", "flexlora")  # the server averages products of adapters; their factors are not determined
 # FPL's contrast has a gradient as 1 / temperature: with the published .02, eight features jump from round to round.
-# Contexts of two vectors make the texts of three classes short.
-OWN = {"fpl": {"temperature": 0.1}, **{name: {"num_tokens": 2} for name in PROMPTS}}
+# Contexts of two vectors make the texts of three classes short. The one step of gradient tracking reads all examples.
+OWN = {"fpl": {"temperature": 0.1}, "dsgt": {"batch_size": 32}, **{name: {"num_tokens": 2} for name in PROMPTS}}
 CLIP = {
     **{"features": 8, "layers": 1, "heads": 2, "patch": 2, "projection": 6, "text_features": 8, "text_layers": 1},
     **{"text_heads": 2, "text_vocabulary": 16, "text_max_length": 24, "texts": "tower"},
