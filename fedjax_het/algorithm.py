@@ -147,6 +147,28 @@ class Aggregator(NamedTuple):
     named_clients: tuple[tuple[str, tuple[int, ...]], ...] = ()
 
 
+class SharedModels(NamedTuple):
+    """Several models of the same network on the server; a client trains one of them per round.
+
+    The shared variables of the server have a leading axis [models]. The aggregator and the server optimizer are applied
+    to each model separately, with the clients that trained it; a model that no client trained does not change.
+
+    Args:
+        number: The number of models.
+        choose: The model that a client receives and trains. It sees all models, `view.received.shared` with leaves
+            [models, ...].
+        regroup: (the values published after the round, client ids [cohort]) -> (the model that takes the update of each
+            client [cohort], the old model that each new one continues [models]); None: the updates go to the models
+            that the clients trained.
+        are_all_sent: Whether clients receive all models and choose; otherwise the server sends each its own.
+    """
+
+    number: int
+    choose: Callable[[Problem, ClientView], Int[Array, ""]]
+    regroup: Callable[[Named, Int[Array, "cohort"]], tuple[Int[Array, "cohort"], Int[Array, "models"]]] | None = None
+    are_all_sent: bool = True
+
+
 class Weighting(NamedTuple):
     """Client weights that sum to one over the clients present and are zero for all others.
 
@@ -283,3 +305,4 @@ class Algorithm:
     start: StartRule | None = None  # None: the received leaves and the client's personal leaves
     personalize: Personalization | None = None  # None evaluates the shared leaves with the client's personal leaves
     mixing: Mixing | None = None  # None: clients start from the server's model
+    models: SharedModels | None = None  # None: the server has one model

@@ -87,6 +87,7 @@ class Upload(NamedTuple):
     reports: Named
     num_examples: Float[Array, "*cohort"]
     num_steps: Float[Array, "*cohort"]  # the papers' tau
+    model: Int[Array, "*cohort"] | None = None  # the server's model that it trained; None if there is only one
 
 
 class Aggregate(NamedTuple):
@@ -153,6 +154,7 @@ class ClientView(NamedTuple):
     client: Int[Array, ""] | int = 0  # its id
     max_steps: Int[Array, ""] | None = None  # maximum number of steps in this round; None: no limit
     results: Named = {}  # {} before training, `Trained.results` after
+    model: Int[Array, ""] | None = None  # the server's model that it received; None if there is only one
 
 
 Reads = Literal["sums", "tensors", "gram"]

@@ -2,17 +2,18 @@
 
 import functools
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
 import jax
 import numpy as np
 
 from fedjax_het import tree
-from fedjax_het.algorithm import Algorithm
+from fedjax_het.algorithm import Algorithm, OutputMixture
 from fedjax_het.data.federation import Federation
 from fedjax_het.engine.evaluation.evaluate import BATCH
 from fedjax_het.engine.evaluation.predictions import confusion_matrix
-from fedjax_het.engine.evaluation.scoring import mean_personal_variables, score_own_models
+from fedjax_het.engine.evaluation.scoring import evaluated_model, mean_personal_variables, score_own_models
 from fedjax_het.engine.execution.run_spec import RunSpec
 from fedjax_het.engine.parallel.layout import vmapped
 from fedjax_het.engine.parallel.runs import Sweep
@@ -93,7 +94,8 @@ def predict(
     clients = state.clients.take_all() if isinstance(state.clients, ClientStore) else state.clients
     server, clients = jax.tree.map(lambda x: x[run], (state.server, clients))
     shared = round.problem.evaluated(server)
-    whole = tree.merge(round.problem.whole_model(server), mean_personal_variables(clients, federation.num_clients))
+    mean_personal = mean_personal_variables(clients, federation.num_clients)
+    whole = evaluated_model(round.algorithm, round.problem, server, mean_personal)
     block = Cohort(np.array([client or 0]), np.array([True]))
     own, data = tree.take(clients, block.ids), cohort_data(federation.data, block)
     table = Rows(np.asarray(rows.index)[None], np.asarray(rows.count)[None])
@@ -112,8 +114,8 @@ def _make_score(*about: Any) -> tuple[Round, Callable[..., Any]]:
     round = make_round(algorithm, model, num_clients, num_training=num_training, prepare=prepare, augment=augment)
 
     @jax.jit
-    def score(whole: Variables, *values: Any) -> dict[str, tuple[Array, Array | None]]:
-        personalize = round.personalize if personal else lambda problem, view, key: whole
-        return score_own_models(round.problem, personalize, vmapped, BATCH, *values, with_predictions=True)
+    def score(whole: Variables | OutputMixture, *values: Any) -> dict[str, tuple[Array, Array | None]]:
+        own = algorithm if personal else replace(algorithm, personalize=lambda problem, view, key: whole)
+        return score_own_models(own, round.problem, vmapped, BATCH, *values, with_predictions=True)
 
     return round, score

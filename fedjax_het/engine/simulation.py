@@ -157,7 +157,7 @@ class Simulation:
     def has_personal(self) -> bool:
         """Whether clients have personal models: part of the model is local, or a rule builds them."""
         traced = self.executor.traced
-        return has_own_models(traced.shapes.state.clients, traced.round.personalize)
+        return has_own_models(traced.shapes.state.clients, traced.round.algorithm)
 
     # ---- running -----------------------------------------------------------------------------------------------------
     def start(self) -> State:

@@ -78,7 +78,10 @@ def client_rows(evaluation: engine.Evaluation, federation: Federation, seeds: It
     own = {"personal": evaluation.personal}
     if evaluation.personal_test is not None:
         own["personal_test"] = evaluation.personal_test
-    names = [*_HEADER, *scores, *(f"{name}_{score}" for name in own for score in scores)]
+    header, models = _HEADER, evaluation.personal.model if evaluation.personal else None
+    if models is not None:
+        header = [*_HEADER, "model"]
+    names = [*header, *scores, *(f"{name}_{score}" for name in own for score in scores)]
     clients = federation.describe()
     for i, seed in enumerate(seeds):
         for position, client in enumerate(clients):
@@ -88,6 +91,8 @@ def client_rows(evaluation: engine.Evaluation, federation: Federation, seeds: It
                 parts = [evaluation.clients, *own.values()]
             figures = [value for part in parts for value in _figures(part, i, position, len(scores))]
             counts = [client[name] for name in ("client", "is_newcomer", "train", "valid", "test")]
+            if models is not None:
+                counts.append(None if client["is_newcomer"] else int(models[i, position]))
             rows.append(dict(zip(names, [seed, *counts, *figures], strict=True)))
     return rows
 

@@ -52,6 +52,27 @@ def mean_loss(
     return measure
 
 
+@validate_arguments
+def best_model(metric: Metric = "loss", examples: Examples = "train", batch_size: Count = 50) -> Measure:
+    """[]: the number of the server's model with the lowest loss on the client's examples, for `SharedModels.choose`.
+
+        argmin_m F_i(theta_m)
+
+    Ties go to the lowest number. See `mean_loss` for options and errors.
+    """
+
+    def measure(problem: Problem, view: ClientView) -> Array:
+        personal, _ = tree.partition_like(view.start, view.received.shared)
+        rows = _choose_rows(view.data, examples)
+
+        def loss(shared: Variables) -> Array:
+            return _mean_metric(problem, view, tree.merge(shared, personal), METRICS[metric], rows, batch_size)
+
+        return jnp.argmin(jax.vmap(loss)(view.received.shared))
+
+    return measure
+
+
 def training_gain(metric: Metric = "loss", examples: Examples = "valid_or_train", batch_size: int = 50) -> Measure:
     """[]: decrease of the loss on the client's validation examples by local training, FedRD's GAP_i.
 

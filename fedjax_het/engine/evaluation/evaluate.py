@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_het.algorithm import Personalization
+from fedjax_het.algorithm import Algorithm
 from fedjax_het.data.federation import Federation
 from fedjax_het.engine.evaluation import scoring
 from fedjax_het.engine.evaluation.scoring import Batches, HeldOut
@@ -33,6 +33,7 @@ class Metrics(NamedTuple):
     requested: dict[str, HostArray] | None = None  # by name, see `metrics.METRICS`
     token_loss: HostArray | None = None  # for tokens: the loss, whose exponential is the perplexity
     num_defined: HostArray | None = None  # for survival times: the number of examples with defined C-index
+    model: HostArray | None = None  # for personal models: the number of the server's model, if there are several
 
 
 class Evaluation(NamedTuple):
@@ -193,9 +194,9 @@ def evaluate_model(
     return collect_scores(groups, np.asarray(totals), {}, are_tokens(examples.inputs))
 
 
-def has_own_models(clients: ClientState, personalize: Personalization | None) -> bool:
-    """Whether clients have personal models: some leaves are personal, or a rule builds them."""
-    return personalize is not None or bool(jax.tree.leaves(clients.personal))
+def has_own_models(clients: ClientState, algorithm: Algorithm) -> bool:
+    """Whether clients have personal models: some leaves are personal, or a rule builds or chooses them."""
+    return scoring.has_rule_for_own_models(algorithm) or bool(jax.tree.leaves(clients.personal))
 
 
 def collect_scores(groups: Groups, totals: HostArray, own: Mapping[str, HostArray], is_text: bool) -> Evaluation:
@@ -212,7 +213,10 @@ def collect_scores(groups: Groups, totals: HostArray, own: Mapping[str, HostArra
         name: _mean_scores(totals[..., a:b, :], is_text)
         for (name, _), a, b in zip(groups, bounds, bounds[1:], strict=False)
     }
-    personal = {name: _mean_scores(sums, is_text) for name, sums in own.items()}
+    model = own[scoring.MODEL][..., 0].astype(int) if scoring.MODEL in own else None
+    personal = {
+        name: _mean_scores(sums, is_text)._replace(model=model) for name, sums in own.items() if name != scoring.MODEL
+    }
     single = {name: jax.tree.map(lambda x: x[..., 0], part) for name, part in parts.items()}
     return Evaluation(
         test=single.get("test"),

@@ -14,10 +14,10 @@ from jaxtyping import Int
 
 from fedjax_het import tree
 from fedjax_het._internal.keys import make_key
-from fedjax_het.algorithm import OutputMixture, Personalization
+from fedjax_het.algorithm import Algorithm, OutputMixture
 from fedjax_het.engine.evaluation.segmentation_metrics import OVERLAP_METRICS, overlap_metrics
 from fedjax_het.engine.parallel.layout import Layout, vmapped
-from fedjax_het.engine.round.client_step import Cohort, CohortMember, Common, cohort_members, personal_variables
+from fedjax_het.engine.round.client_step import Cohort, CohortMember, Common, cohort_members, make_personal_model
 from fedjax_het.labels import (
     are_of_sequences,
     are_times,
@@ -42,6 +42,7 @@ from fedjax_het.types import (
     Variables,
 )
 
+MODEL = "model"
 _PERSONALIZING = 2  # 0 and 1 of a round's key are for its cohort and its clients
 
 
@@ -72,7 +73,7 @@ def score_names(labels: HostArray) -> tuple[str, ...]:
 
 def add_batches(
     problem: Problem,
-    variables: Variables,
+    variables: Variables | OutputMixture,
     round: Array,
     examples: Examples,
     totals: Array,
@@ -113,9 +114,27 @@ def add_batches(
     return totals, tuple(predictions)
 
 
+def has_rule_for_own_models(algorithm: Algorithm) -> bool:
+    """Whether a client's own model depends on more than the server's state and its personal leaves."""
+    return algorithm.personalize is not None or algorithm.models is not None
+
+
+def evaluated_model(
+    algorithm: Algorithm, problem: Problem, server: ServerState, mean_personal: Variables
+) -> Variables | OutputMixture:
+    """The server's model for held-out examples; of several models, the mean of their logits."""
+    variables = tree.merge(problem.whole_model(server), mean_personal)
+    if algorithm.models is None:
+        return variables
+    fixed, shared = tree.partition_like(variables, problem.evaluated(server))
+    number = algorithm.models.number
+    models = tuple(tree.merge(fixed, tree.take(shared, index)) for index in range(number))
+    return OutputMixture(models, (jnp.full((), 1 / number),) * number)
+
+
 def score_own_models(
+    algorithm: Algorithm,
     problem: Problem,
-    personalize: Personalization | None,
     layout: Layout,
     batch_size: int,
     server: ServerState,
@@ -129,8 +148,8 @@ def score_own_models(
     """Sum the scores of the personal models of a block of clients, each on its own rows.
 
     Args:
+        algorithm: The algorithm. If `has_rule_for_own_models`, memory and `data.train` are read.
         problem: The learning problem.
-        personalize: See `client_step.personal_variables`. Without it, neither memory nor `data.train` is read.
         layout: The layout of the client axis.
         batch_size: The maximum number of examples per batch.
         server: The server's state between rounds.
@@ -143,9 +162,9 @@ def score_own_models(
 
     Returns:
         By table name, sums [slots, scores] and predictions for the rows [slots, capacity, ...], see `_score_batch`, or
-        None.
+        None. MODEL: the number of the server's model of each client [slots, 1], if there are several.
     """
-    if personalize is None:
+    if not has_rule_for_own_models(algorithm):
         clients = clients._replace(memory={})
     received = Broadcast(server.round, server.shared, server.published, base=server.base)
     common = Common(received, data.examples, server.frozen)
@@ -155,8 +174,9 @@ def score_own_models(
         common: Common, client: tuple[CohortMember, dict[str, Rows]]
     ) -> dict[str, tuple[Array, Array | None]]:
         member, own_tables = client
-        variables = personal_variables(personalize, problem, common, member)
-        return {name: score_rows(common, variables, own) for name, own in own_tables.items()}
+        variables, model = make_personal_model(algorithm, problem, common, member)
+        scores = {name: score_rows(common, variables, own) for name, own in own_tables.items()}
+        return scores if model is None else scores | {MODEL: (model[None].astype(float), None)}
 
     def score_rows(common: Common, variables: Variables | OutputMixture, own: Rows) -> tuple[Array, Array | None]:
         received, examples, size = common.received, common.examples, own.even_batch_size(batch_size)

@@ -72,12 +72,12 @@ class Evaluator:
                 for number, batches in enumerate(self._held)
             }
         self._is_whole = run.offload == ALL_ON_DEVICE
-        personalize, data = run.traced.round.personalize, self._spec.federation.data
+        algorithm, data = run.traced.round.algorithm, self._spec.federation.data
         self._tables: Tables = personal_rows(self._spec.federation, self._spec.personal_on_test)
-        if personalize is not None:
+        if scoring.has_rule_for_own_models(algorithm):
             self._tables |= dict(zip(_TRAINING, (data.train, data.valid), strict=True))
-        self._has_personal_leaves = has_own_models(run.state.clients, None)
-        self._has_own_models = has_own_models(run.state.clients, personalize)
+        self._has_personal_leaves = bool(jax.tree.leaves(run.state.clients.personal))
+        self._has_own_models = has_own_models(run.state.clients, algorithm)
 
     def compile(self, exchange: list[Compiled], keys: Key) -> None:
         """Compile the programs, given those of `RunPrograms.exchange` and the key of each run."""
@@ -215,10 +215,10 @@ class Evaluator:
         built = {}
 
         def score(hyper_parameters, server, mean_personal, totals, examples, held):
-            problem = self._traced.with_hyper_parameters(hyper_parameters).round.problem
-            variables = tree.merge(problem.whole_model(server), mean_personal)
+            round = self._traced.with_hyper_parameters(hyper_parameters).round
+            variables = scoring.evaluated_model(round.algorithm, round.problem, server, mean_personal)
             predicts = bool(self._spec.metrics)
-            return scoring.add_batches(problem, variables, server.round, examples, totals, held, predicts)
+            return scoring.add_batches(round.problem, variables, server.round, examples, totals, held, predicts)
 
         for name, (_, (held, *_)) in self._pieces.items():
             loaded = self._loader.shapes_of_examples(1 + sum(batches.index.size for batches in held)), held
@@ -286,7 +286,7 @@ class Evaluator:
             train, valid = (rows.pop(name, no_rows) for name in _TRAINING)
             arguments = states, ClientData(examples, train, valid, HIDDEN_TEST_ROWS), rows, block, key
             return scoring.score_own_models(
-                round.problem, round.personalize, self._layout, BATCH, server, *arguments, bool(self._spec.metrics)
+                round.algorithm, round.problem, self._layout, BATCH, server, *arguments, bool(self._spec.metrics)
             )
 
         scored = jax.lax.map(score_block, (blocks, places))

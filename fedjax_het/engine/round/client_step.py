@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Bool, Float, Int
 
 from fedjax_het import tree
-from fedjax_het.algorithm import Algorithm, Measure, OutputMixture, Personalization
+from fedjax_het.algorithm import Algorithm, Measure, OutputMixture
 from fedjax_het.engine.round import mixing, uplink
 from fedjax_het.engine.round.asynchronous import Asynchronous
 from fedjax_het.engine.round.timing import Timing
@@ -105,7 +105,8 @@ def cohort_members(clients: ClientState, data: ClientData, cohort: Cohort, key: 
 
 def run_survey(algorithm: Algorithm, problem: Problem, common: Common, member: CohortMember) -> Named:
     """Evaluate the survey of an algorithm on one client, before training."""
-    return _evaluate_measures("survey", algorithm.survey, common.bind(problem), _make_view(common, member))
+    common, model = receive(algorithm, problem, common, member)
+    return _evaluate_measures("survey", algorithm.survey, common.bind(problem), _make_view(common, member, model))
 
 
 def train_client(
@@ -140,9 +141,8 @@ def train_client(
     if asynchronous and asynchronous.num_versions > 1:
         started = tree.take(common.history, jnp.asarray(member.start) % asynchronous.num_versions)
         common = common._replace(received=started)
-    shared = mixing.receive_own(algorithm.mixing, common.received.shared, member.state)
-    common = common._replace(received=common.received._replace(shared=shared))
-    problem, before = common.bind(problem), _make_view(common, member)
+    common, model = receive(algorithm, problem, common, member)
+    problem, before = common.bind(problem), _make_view(common, member, model)
     steps_in_time = jnp.zeros((), jnp.int32)
     if timing:
         steps_in_time = timing.count_steps_in_time(jnp.asarray(member.client), num_clients)
@@ -167,7 +167,7 @@ def train_client(
     reports = _evaluate_measures("report", algorithm.reports, problem, after)
     num_examples = jnp.asarray(member.rows[0].count, float)
     sent, known = mixing.choose_message(algorithm.mixing, common.received.shared, shared, member.state.memory)
-    upload = Upload(tree.subtract(sent, known), reports, num_examples, trained.num_steps)
+    upload = Upload(tree.subtract(sent, known), reports, num_examples, trained.num_steps, model)
     memory = _evaluate_measures(
         "memory", {name: kept.update for name, kept in algorithm.memory.items()}, problem, after
     )
@@ -218,13 +218,41 @@ def train_client(
     return result, Sums(stream_sums(algorithm, upload, is_present), statistics)
 
 
-def personal_variables(
-    personalize: Personalization | None, problem: Problem, common: Common, member: CohortMember
-) -> Variables | OutputMixture:
-    """The variables of a client's personal model between rounds.
+def receive(
+    algorithm: Algorithm, problem: Problem, common: Common, member: CohortMember
+) -> tuple[Common, Array | None]:
+    """What a client receives: the server's model, one of the server's models, or its own version without a server.
+
+    Returns:
+        (The inputs of the client with the leaves that it receives, the number of its model among several or None.)
+
+    Raises:
+        InputError: The choice of a model reads a quantity that no slot fills.
+    """
+    model, shared = None, mixing.receive_own(algorithm.mixing, common.received.shared, member.state)
+    if algorithm.models:
+        try:
+            model = algorithm.models.choose(common.bind(problem), _make_view(common, member))
+        except MissingSlotError as error:
+            raise InputError(f"the choice of a model {error}") from None
+        shared = tree.take(shared, model)
+    return common._replace(received=common.received._replace(shared=shared)), model
+
+
+class PersonalModel(NamedTuple):
+    """A client's model between rounds."""
+
+    variables: Variables | OutputMixture
+    model: Array | None  # the number of the server's model that it would receive; None if there is only one
+
+
+def make_personal_model(
+    algorithm: Algorithm, problem: Problem, common: Common, member: CohortMember
+) -> PersonalModel:
+    """A client's personal model between rounds: the algorithm's rule, or what it would start from.
 
     Args:
-        personalize: The algorithm's rule; None combines shared leaves and the client's personal leaves.
+        algorithm: The algorithm.
         problem: The client's learning problem.
         common: The broadcast that it would receive, and all examples.
         member: The client.
@@ -232,16 +260,17 @@ def personal_variables(
     Raises:
         InputError: The rule reads a quantity that no slot fills.
     """
-    view = _make_view(common, member)
-    if personalize is None:
-        return view.start
+    common, model = receive(algorithm, problem, common, member)
+    view = _make_view(common, member, model)
+    if algorithm.personalize is None:
+        return PersonalModel(view.start, model)
     try:
-        return personalize(common.bind(problem), view, member.key)
+        return PersonalModel(algorithm.personalize(common.bind(problem), view, member.key), model)
     except MissingSlotError as error:
         raise InputError(f"the personalization {error}") from None
 
 
-def _make_view(common: Common, member: CohortMember) -> ClientView:
+def _make_view(common: Common, member: CohortMember, model: Array | None = None) -> ClientView:
     received, examples = common.received, common.examples
     start = tree.merge(received.shared, member.state.personal)
     return ClientView(
@@ -256,6 +285,7 @@ def _make_view(common: Common, member: CohortMember) -> ClientView:
         num_steps=jnp.zeros((), float),
         client=jnp.asarray(member.client),
         results=SlotView("results", {}),
+        model=model,
     )
 
 

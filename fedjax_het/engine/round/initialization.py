@@ -1,11 +1,14 @@
 """The state before the first round."""
 
+from collections.abc import Callable
+
+import jax
 import jax.numpy as jnp
 
 from fedjax_het import sharing, tree
 from fedjax_het.engine.round import uplink
 from fedjax_het.engine.round.phases import RoundSpec, broadcast
-from fedjax_het.types import ClientState, HostArray, Key, RunCounters, ServerState, State
+from fedjax_het.types import ClientState, HostArray, Key, PyTree, RunCounters, ServerState, State, Variables
 
 
 def initial_state(spec: RoundSpec, key: Key, inputs: HostArray) -> State:
@@ -24,8 +27,12 @@ def initial_state(spec: RoundSpec, key: Key, inputs: HostArray) -> State:
     """
     algorithm, problem, num_clients = spec.algorithm, spec.problem, spec.num_clients
     example = problem.prepare(jnp.asarray(inputs[:1]))
-    variables = problem.model.init(key, example)
-    shared, personal, base, frozen = sharing.group_leaves(problem.model, algorithm.sharing, variables, example)
+
+    def group(key: Key) -> tuple[Variables, ...]:
+        variables = problem.model.init(key, example)
+        return sharing.group_leaves(problem.model, algorithm.sharing, variables, example)
+
+    shared, personal, base, frozen = group(key)
     trained, problem = tree.merge(shared, personal), problem.bind(frozen, base)
     memory = {name: kept.init(trained) for name, kept in algorithm.memory.items()}
     memory |= uplink.initial_memory(algorithm.uplink, shared)
@@ -44,10 +51,23 @@ def initial_state(spec: RoundSpec, key: Key, inputs: HostArray) -> State:
         base=base,
         frozen=frozen,
     )
+    if algorithm.models:
+        server = server._replace(**_initialize_models(spec, lambda key: group(key)[0], key))
     if spec.num_versions > 1:
         server = server._replace(history=tree.broadcast(broadcast(spec, server), spec.num_versions))
     counters = RunCounters(zero, zero, jnp.zeros((), float) if spec.has_clock else None)
     return State(server, ClientState(own, memory, zero), counters)
+
+
+def _initialize_models(spec: RoundSpec, initialize: Callable[[Key], Variables], key: Key) -> dict[str, PyTree]:
+    """The fields of the server that differ by model, [models, ...]; the first model is that of `key`."""
+    algorithm = spec.algorithm
+    assert algorithm.models
+    others = (jax.random.fold_in(key, number) for number in range(1, algorithm.models.number))
+    shared = jax.vmap(initialize)(jnp.stack([key, *others]))
+    optimizer = jax.vmap(algorithm.server_optimizer.init)(shared["params"])
+    aggregator = jax.vmap(lambda shared: algorithm.aggregator.init(shared, spec.num_clients))(shared)
+    return {"shared": shared, "optimizer": optimizer, "aggregator": aggregator}
 
 
 def broadcast_clients(state: State, num_clients: int) -> State:

@@ -17,7 +17,7 @@ from fedjax_het import tree
 from fedjax_het.algorithm import Algorithm
 from fedjax_het.engine.parallel.layout import Layout
 from fedjax_het.engine.parallel.update_stack import StackedUpdates
-from fedjax_het.engine.round import client_step, mixing, server_step, uplink
+from fedjax_het.engine.round import client_step, mixing, model_choice, server_step, uplink
 from fedjax_het.engine.round.asynchronous import Asynchronous
 from fedjax_het.engine.round.client_step import ClientResult, Cohort, CohortMember, Common, Sums
 from fedjax_het.engine.round.participation import Participation, derive_keys
@@ -197,26 +197,34 @@ def update_server(
         tensors = uplink.corrupt(algorithm.uplink, updates.tensors(), view, server, spec.num_clients, key)
         arrived = arrived._replace(update=pack_for(algorithm.aggregator, tensors))
         view = view._replace(updates=StackedUpdates(arrived.update, layout))
-    aggregate, aggregator = server_step.aggregate(
-        algorithm.aggregator, spec.problem, server.aggregator, view, sums.updates
-    )
-    update, uplink_state = uplink.receive(
-        algorithm.uplink,
-        aggregate.update,
-        sums.statistics,
-        view,
-        server,
-        spec.num_clients,
-        key,
-        spec.participation.expected_size(spec.num_clients),
-    )
-    shared, optimizer = server_step.apply_server_optimizer(algorithm.server_optimizer, server, update)
     published = server_step.update_published(
         algorithm.published, received.published, arrived.reports, view, sums.updates
     )
-    base = tree.add(server.base, aggregate.base) if aggregate.base else server.base
-    updated = ServerState(server.round, shared, optimizer, aggregator, published, uplink_state, base=base)
-    return _ServerDecision(updated, aggregate.replies, arrived)
+
+    def step(model: ServerState, view: ServerView, sums: Sums) -> tuple[ServerState, Variables]:
+        aggregate, aggregator = server_step.aggregate(
+            algorithm.aggregator, spec.problem, model.aggregator, view, sums.updates
+        )
+        update, uplink_state = uplink.receive(
+            algorithm.uplink,
+            aggregate.update,
+            sums.statistics,
+            view,
+            model,
+            spec.num_clients,
+            key,
+            spec.participation.expected_size(spec.num_clients),
+        )
+        shared, optimizer = server_step.apply_server_optimizer(algorithm.server_optimizer, model, update)
+        base = tree.add(model.base, aggregate.base) if aggregate.base else model.base
+        updated = ServerState(model.round, shared, optimizer, aggregator, published, uplink_state, base=base)
+        return updated, aggregate.replies
+
+    if algorithm.models:
+        updated, replies = model_choice.step_models(algorithm.models, step, server, view, sums, published)
+    else:
+        updated, replies = step(server, view, sums)
+    return _ServerDecision(updated, replies, arrived)
 
 
 def commit(

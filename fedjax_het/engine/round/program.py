@@ -7,10 +7,10 @@ from typing import NamedTuple
 import jax.numpy as jnp
 
 from fedjax_het import tree
-from fedjax_het.algorithm import Algorithm, Personalization
+from fedjax_het.algorithm import Algorithm
 from fedjax_het.data.augmentation import Augmentation
 from fedjax_het.engine.parallel.layout import Layout, vmapped
-from fedjax_het.engine.round import client_step, initialization, mixing, uplink
+from fedjax_het.engine.round import client_step, initialization, mixing, model_choice, uplink
 from fedjax_het.engine.round.asynchronous import Asynchronous
 from fedjax_het.engine.round.client_step import Cohort
 from fedjax_het.engine.round.event_schedule import EventSchedule
@@ -24,6 +24,7 @@ from fedjax_het.types import Array, ClientData, HostArray, Key, Model, PyTree, S
 class Round(NamedTuple):
     """One algorithm's round.
 
+    algorithm, problem: the algorithm, and the problem of its clients.
     initial_state: (key, stored inputs) -> the state before the first round, with `clients` of a single client.
     draw: (key, round number, schedule of the run if it is asynchronous) -> the cohort, which depends on nothing else
         and can be drawn in advance.
@@ -32,9 +33,9 @@ class Round(NamedTuple):
     [slots, ...] before and [cohort, ...] after, data with leaves [slots, ...].
     init, step, step_with_messages: the same for the state and data of all clients; `step`, (state, data, key, schedule
     or None), draws and trains, and `step_with_messages` also returns the messages.
-    personalize: the algorithm's rule for personal models in evaluation.
     """
 
+    algorithm: Algorithm
     problem: Problem
     cohort_size: int
     initial_state: Callable[[Key, HostArray], State]
@@ -44,7 +45,6 @@ class Round(NamedTuple):
     init: Callable[[Key, ClientData], State]
     step: Callable[..., tuple[State, RoundMetrics]]
     step_with_messages: Callable[..., tuple[State, RoundMetrics, RoundMessages]]
-    personalize: Personalization | None = None
 
 
 def make_round(
@@ -100,6 +100,7 @@ def make_round(
         layout,
     )
     mixing.check_mixing(algorithm, num_clients, is_asynchronous=asynchronous is not None)
+    model_choice.check_models(algorithm, is_asynchronous=asynchronous is not None)
     train = partial(train_cohort, spec)
 
     def init(key: Key, data: ClientData) -> State:
@@ -124,6 +125,7 @@ def make_round(
 
     overflow = spec.participation.overflow
     return Round(
+        algorithm=algorithm,
         problem=spec.problem,
         cohort_size=spec.cohort_size,
         initial_state=partial(initialization.initial_state, spec),
@@ -133,7 +135,6 @@ def make_round(
         init=init,
         step=step,
         step_with_messages=step_with_messages,
-        personalize=algorithm.personalize,
     )
 
 

@@ -9,6 +9,7 @@ If a stage of the uplink needs the updates of the whole cohort, they are stacked
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 
 from fedjax_het import tree
@@ -21,7 +22,9 @@ from fedjax_het.types import Array, PyTree, Upload, Variables, WeightedSum
 
 AGGREGATOR = "aggregator"  # the key of the aggregator's sums; those of a summary have the key of `summary_key`
 UpdateSums = Mapping[str, tuple[tuple[Array, PyTree], ...]]
-"""(sum of the weights, weighted sum) for each streamed sum of a part of an algorithm, by its key."""
+"""(sum of the weights, weighted sum) for each streamed sum of a part of an algorithm, by its key.
+
+With several models, the sums of the aggregator are [models, ...]."""
 
 
 class Reader(NamedTuple):
@@ -54,7 +57,13 @@ def is_stacked(algorithm: Algorithm) -> bool:
     """Whether a round stores the update of every client of the cohort."""
     parts = [reader.part for reader in find_readers(algorithm).values()]
     reads_stack = any(part.reads != "sums" or len(streamed_sums(part)) < len(part.sums) for part in parts)
-    return uplink.is_stacked(algorithm.uplink) or reads_stack
+    return not _streams(algorithm) or reads_stack
+
+
+def _streams(algorithm: Algorithm) -> bool:
+    """Whether sums may be computed while clients train: what a client adds is known when it has finished."""
+    is_regrouped = algorithm.models is not None and algorithm.models.regroup is not None
+    return not (uplink.is_stacked(algorithm.uplink) or is_regrouped)
 
 
 def pack_for(aggregator: Aggregator, update: Variables) -> Variables:
@@ -71,23 +80,28 @@ def stream_sums(algorithm: Algorithm, upload: Upload, is_present: Array) -> Upda
     Raises:
         InputError: A weight reads a quantity that no slot provides, or that is hidden from the server.
     """
-    if uplink.is_stacked(algorithm.uplink):
+    if not _streams(algorithm):
         return {}
     known = upload._replace(reports=SlotView("reports", upload.reports))
     if uplink.hides_examples(algorithm.uplink):
         known = known._replace(num_examples=HIDDEN_EXAMPLE_COUNTS)
 
-    def add(declared: WeightedSum, per_client: Callable[[Upload], Array], report: str) -> tuple[Array, PyTree]:
+    def add(
+        part: Aggregator | Summary, declared: WeightedSum, per_client: Callable[[Upload], Array], report: str
+    ) -> tuple[Array, PyTree]:
         weight = jnp.where(is_present, per_client(known), 0)
         summand = upload.update if declared.source == "updates" else upload.reports[report]
         if declared.is_chosen is not None:
             summand = tree.partition(summand, declared.is_chosen)[1]
-        return weight, tree.scale(weight, summand)
+        if algorithm.models is None or part is not algorithm.aggregator:
+            return weight, tree.scale(weight, summand)
+        weights = weight * jax.nn.one_hot(upload.model, algorithm.models.number)
+        return weights, jax.vmap(tree.scale, (0, None))(weights, summand)
 
     sums = {}
     for key, (name, part, report) in find_readers(algorithm).items():
         try:
-            sums[key] = tuple(add(*streamed, report) for streamed in streamed_sums(part).items())
+            sums[key] = tuple(add(part, *streamed, report) for streamed in streamed_sums(part).items())
         except MissingSlotError as error:
             raise InputError(f"{name} {error}") from None
     return sums
