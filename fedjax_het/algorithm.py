@@ -161,12 +161,15 @@ class SharedModels(NamedTuple):
             client [cohort], the old model that each new one continues [models]); None: the updates go to the models
             that the clients trained.
         are_all_sent: Whether clients receive all models and choose; otherwise the server sends each its own.
+        weigh: Published values -> weights [models] of the models' logits in evaluations that are not of one client;
+            None: equal weights.
     """
 
     number: int
     choose: Callable[[Problem, ClientView], Int[Array, ""]]
     regroup: Callable[[Named, Int[Array, "cohort"]], tuple[Int[Array, "cohort"], Int[Array, "models"]]] | None = None
     are_all_sent: bool = True
+    weigh: Callable[[Named], Float[Array, "models"]] | None = None
 
 
 class Weighting(NamedTuple):

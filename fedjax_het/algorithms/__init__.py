@@ -47,8 +47,8 @@ from fedjax_het.algorithms._fpl import fpl
 from fedjax_het.algorithms._harmofl import harmofl
 from fedjax_het.algorithms._heterofl import fedrolex, fjord, heterofl
 from fedjax_het.algorithms._hierarchical import hierarchical
+from fedjax_het.algorithms._ifca import cfl, fesem, ifca
 from fedjax_het.algorithms._lora import feddpa, fedexlora, fedit, fedsalora, ffalora, lorafair, rolora
-from fedjax_het.algorithms._ifca import ifca
 from fedjax_het.algorithms._moon import moon
 from fedjax_het.algorithms._pfedme import pfedme
 from fedjax_het.algorithms._prompts import fedotp, fedpgp, promptfl
@@ -63,7 +63,7 @@ FAMILIES: Mapping[str, tuple[Callable[..., Algorithm], ...]] = MappingProxyType(
         "Conflicting updates": (fedld, fedgh, hierarchical, fedmgc, fedavg_dgc, fedprox_dgc),
         "Label skew": (moon, fedlc, fedrs, fedntd, feddecorr, feddisco, fedetf),
         "Personal models": (fedbn, fedper, lgfedavg, fedrep, fedbabu, fedpac, fedproto, ditto, pfedme, apfl),
-        "Clusters of clients": (ifca,),
+        "Clusters of clients": (ifca, fesem, cfl),
         "Low-rank adapters": (fedit, ffalora, fedsalora, rolora, fedexlora, lorafair, feddpa, flora, flexlora, hetlora),
         "Prompts of CLIP": (promptfl, fedotp, fedpgp),
         "Different capacities": (heterofl, fedrolex, fjord),

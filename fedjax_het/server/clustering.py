@@ -1,4 +1,6 @@
-"""First-neighbor clustering (FINCH) over arrays of fixed shapes, inside the compiled program."""
+"""Clustering over arrays of fixed shapes, inside the compiled program: FINCH, and division in two."""
+
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -7,6 +9,7 @@ from fedjax_het import tree
 from fedjax_het.types import Array
 
 _SHORTEST = 1e-8  # cosines with shorter vectors are 0
+Linkage = Literal["single", "complete"]
 
 
 def cluster_by_first_neighbours(points: Array, is_member: Array) -> Array:
@@ -96,3 +99,57 @@ def cluster_means(points: Array, labels: Array, is_member: Array, max_clusters: 
     counts = jnp.sum(belongs, axis=0)
     sums = jnp.matmul(belongs.T.astype(points.dtype), points, precision=jax.lax.Precision.HIGHEST)
     return sums / tree.positive_or_one(counts)[:, None].astype(points.dtype), counts > 0
+
+
+def bipartition(similarity: Array, is_member: Array, linkage: Linkage = "single") -> Array:
+    """Divide the members of a cluster into two parts.
+
+    Single linkage minimizes the largest similarity between members of different parts: it removes the weakest edge of
+    the maximum spanning tree. Complete linkage merges, until two parts are left, the two whose least similar members
+    are the most similar.
+
+    Args:
+        similarity: [n, n], symmetric.
+        is_member: [n] bool.
+        linkage: "single" (default) or "complete".
+
+    Returns:
+        [n] bool, the second part, which does not contain the first member.
+    """
+    rule = _cut_spanning_tree if linkage == "single" else _merge_completely
+    return rule(jnp.where(is_member[:, None] & is_member, similarity, -jnp.inf), is_member)
+
+
+def _cut_spanning_tree(similarity: Array, is_member: Array) -> Array:
+    """Prim's algorithm from the first member: those added before the weakest edge are one part."""
+    first = jnp.argmax(is_member)
+    num = len(similarity)
+
+    def add(number: Array, carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        nearest, order, strength = carry
+        reach = jnp.where(order < num, -jnp.inf, nearest)
+        node = jnp.argmax(reach)
+        is_step = reach[node] > -jnp.inf
+        order = order.at[node].min(jnp.where(is_step, number, num))
+        strength = strength.at[number].set(jnp.where(is_step, reach[node], jnp.inf))
+        return jnp.where(is_step, jnp.maximum(nearest, similarity[node]), nearest), order, strength
+
+    order = jnp.full(num, num).at[first].set(0)
+    start = similarity[first], order, jnp.full(num, jnp.inf, similarity.dtype)
+    _, order, strength = jax.lax.fori_loop(1, num, add, start)
+    return is_member & (order >= jnp.argmin(strength))
+
+
+def _merge_completely(similarity: Array, is_member: Array) -> Array:
+    num, ids = len(similarity), jnp.arange(len(similarity))
+
+    def merge(carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        likeness, labels, is_part = carry
+        pairs = jnp.where((is_part[:, None] & is_part) & (ids[:, None] < ids), likeness, -jnp.inf)
+        kept, merged = jnp.divmod(jnp.argmax(pairs), num)
+        row = jnp.minimum(likeness[kept], likeness[merged])
+        likeness = likeness.at[kept].set(row).at[:, kept].set(row)
+        return likeness, jnp.where(labels == merged, kept, labels), is_part.at[merged].set(False)
+
+    _, labels, _ = jax.lax.while_loop(lambda carry: jnp.sum(carry[2]) > 2, merge, (similarity, ids, is_member))
+    return is_member & (labels != jnp.argmax(is_member))

@@ -14,7 +14,7 @@ import optax
 from fedjax_het import tree
 from fedjax_het.algorithm import Algorithm
 from fedjax_het.engine.parallel.layout import vmapped
-from fedjax_het.engine.round.client_step import Cohort, Common, cohort_data, cohort_members, personal_variables
+from fedjax_het.engine.round.client_step import Cohort, Common, cohort_data, cohort_members, make_personal_model
 from fedjax_het.engine.round.program import Round, make_round, with_population
 from fedjax_het.problem import ForwardPass
 from fedjax_het.server.weightings import stateless
@@ -111,7 +111,8 @@ def own_models(round: Round, state: State, data: ClientData) -> Variables:
         server = state.server
         received = Broadcast(server.round, server.shared, server.published, base=server.base)
         common = Common(received, data.examples, server.frozen)
-        return jax.vmap(lambda member: personal_variables(round.personalize, round.problem, common, member))(members)
+        make = lambda member: make_personal_model(round.algorithm, round.problem, common, member).variables  # noqa: E731
+        return jax.vmap(make)(members)
 
     return variables(state, data)
 

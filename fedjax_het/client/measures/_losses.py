@@ -73,6 +73,26 @@ def best_model(metric: Metric = "loss", examples: Examples = "train", batch_size
     return measure
 
 
+def nearest_model(name: str, first: Measure) -> Measure:
+    """[]: the number of the server's model nearest to a model that the client remembers, for `SharedModels.choose`.
+
+        argmin_m ||theta_m - v||,   all shared variables
+
+    Args:
+        name: The memory of v, a `memories.last`.
+        first: The choice of a client that has no v yet.
+    """
+
+    def measure(problem: Problem, view: ClientView) -> Array:
+        own = view.memory[name]
+        kept = tree.partition_like(own["value"], view.received.shared)[1]
+        distances = jax.vmap(lambda model: tree.squared_norm(tree.subtract(model, kept)))(view.received.shared)
+        return jnp.where(own["is_known"], jnp.argmin(distances), first(problem, view))
+
+    return measure
+
+
+@validate_arguments
 def training_gain(metric: Metric = "loss", examples: Examples = "valid_or_train", batch_size: int = 50) -> Measure:
     """[]: decrease of the loss on the client's validation examples by local training, FedRD's GAP_i.
 

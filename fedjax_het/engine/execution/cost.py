@@ -71,7 +71,10 @@ def traffic_per_client(algorithm: Algorithm, num_clients: int, messages: RoundMe
         up += sum(8 * tree.num_bytes(jax.eval_shape(init, upload.update)) for init in memories)
         up *= algorithm.mixing.count_messages(num_clients)
         return math.ceil(up / 8), up
-    return tree.num_bytes(messages.received) + tree.num_bytes(messages.replies) // cohort_size, up
+    received = messages.received
+    if algorithm.models and not algorithm.models.are_all_sent:
+        received = received._replace(shared=jax.eval_shape(lambda stack: tree.take(stack, 0), received.shared))
+    return tree.num_bytes(received) + tree.num_bytes(messages.replies) // cohort_size, up
 
 
 # ---- memory of a device ----------------------------------------------------------------------------------------------

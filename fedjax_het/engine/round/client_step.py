@@ -246,9 +246,7 @@ class PersonalModel(NamedTuple):
     model: Array | None  # the number of the server's model that it would receive; None if there is only one
 
 
-def make_personal_model(
-    algorithm: Algorithm, problem: Problem, common: Common, member: CohortMember
-) -> PersonalModel:
+def make_personal_model(algorithm: Algorithm, problem: Problem, common: Common, member: CohortMember) -> PersonalModel:
     """A client's personal model between rounds: the algorithm's rule, or what it would start from.
 
     Args:

@@ -27,8 +27,8 @@ def check_models(algorithm: Algorithm, *, is_asynchronous: bool) -> None:
         raise InputError("models: without a server there are no models to choose from. Leave mixing or models out.")
     if any(stage.receive or stage.hides_examples for stage in algorithm.uplink):
         raise InputError(
-            "uplink: a stage acts on the sum over all clients or hides which data clients have, but with several models "
-            "the server learns which model a client chose. Leave the stage out."
+            "uplink: a stage acts on the sum over all clients or hides their data from the server, which with several "
+            "models learns the choice of each client. Leave the stage out."
         )
 
 

@@ -41,6 +41,12 @@ by_examples = weight_per_client(lambda upload: upload.num_examples)
 """p_i = n_i / sum n over the present clients of the round."""
 uniform = weight_per_client(lambda upload: jnp.ones_like(upload.num_steps))
 """1/m over the m present clients."""
+mean_over_cohort = Weighting(
+    lambda shared, num_clients: (),
+    lambda state, view: (view.is_present / len(view.cohort), state),
+    per_client=uniform.per_client,
+)
+"""1/m over the m clients of the whole cohort, absent ones included: of several models, each takes its share of them."""
 
 WEIGHTINGS: dict[WeightingName, Weighting] = {"samples": by_examples, "uniform": uniform}
 

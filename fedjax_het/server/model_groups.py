@@ -1,0 +1,84 @@
+"""Groups of clients that the server forms from their updates, each with a model of its own."""
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_het.algorithm import Problem, SharedModels, Summary
+from fedjax_het.server.clustering import Linkage, bipartition
+from fedjax_het.types import Array, ClientView, Named, PyTree, ServerView, UpdateStack, Variables
+from fedjax_het.validation import Count, CountOrZero, Positive, validate_arguments
+
+_SMALLEST = 1e-12  # added to the denominator of cosines, as in the code of CFL
+
+
+@validate_arguments
+def divide_groups(
+    max_groups: Count,
+    max_mean_norm: Positive,
+    min_max_norm: Positive,
+    first_round: CountOrZero = 20,
+    min_size: Count = 2,
+    linkage: Linkage = "single",
+) -> Summary:
+    """Divide a group of clients in two when its mean update is short although single updates are long.
+
+        |mean_i u_i| < eps_1,   max_i |u_i| > eps_2,   more than `min_size` members,   round > `first_round`
+
+    The parts are those of `clustering.bipartition` on the cosines of the updates. The published value is {"labels"
+    [clients], the group of each client; "number" [], of groups; "source" [max_groups], the group of the last round that
+    each group continues}.
+
+    Args:
+        max_groups: The maximum number of groups; a group is not divided if no number is left.
+        max_mean_norm: eps_1.
+        min_max_norm: eps_2.
+        first_round: The number of rounds in which no group is divided.
+        min_size: Groups of at most this size are not divided.
+        linkage: "single" or "complete".
+    """
+
+    def init(problem: Problem, shared: Variables, num_clients: int, cohort_size: int) -> Named:
+        return {"labels": jnp.zeros(num_clients, int), "number": jnp.ones((), int), "source": jnp.arange(max_groups)}
+
+    def update(old: Named, reports: UpdateStack, view: ServerView) -> Named:
+        gram = view.updates.gram()
+        lengths = jnp.sqrt(jnp.maximum(jnp.diag(gram), 0))
+        cosines = gram / (lengths[:, None] * lengths + _SMALLEST)
+        labels = old["labels"][view.cohort]
+        groups = (labels == jnp.arange(max_groups)[:, None]) & view.is_present  # [groups, cohort]
+        sizes = jnp.sum(groups, axis=1)
+        of_mean = jnp.sqrt(jnp.maximum(jnp.einsum("gi,ij,gj->g", groups, gram, groups), 0)) / jnp.maximum(sizes, 1)
+        longest = jnp.max(jnp.where(groups, lengths, 0), axis=1)
+        is_late = view.received.round >= first_round
+        is_divided = (of_mean < max_mean_norm) & (longest > min_max_norm) & (sizes > min_size) & is_late
+        added = old["number"] + jnp.cumsum(is_divided) - 1  # the number of the second part
+        is_divided &= added < max_groups
+        parts = jax.lax.map(lambda members: bipartition(cosines, members, linkage), groups)
+        moves = jnp.any(parts & is_divided[:, None], axis=0)
+        labels = jnp.where(moves, added[labels], labels)
+        source = jnp.arange(max_groups)
+        source = source.at[jnp.where(is_divided, added, max_groups)].set(source, mode="drop")
+        return {
+            "labels": old["labels"].at[view.cohort].set(labels),
+            "number": old["number"] + jnp.sum(is_divided),
+            "source": source,
+        }
+
+    return Summary(init, update, reads="gram")
+
+
+def models_of_groups(name: str, number: int) -> SharedModels:
+    """One model per group; `published[name]` is that of `divide_groups`. The server sends each client its own."""
+
+    def choose(problem: Problem, view: ClientView) -> Array:
+        return view.received.published[name]["labels"][view.client]
+
+    def regroup(published: PyTree, cohort: Array) -> tuple[Array, Array]:
+        groups = published[name]
+        return groups["labels"][cohort], groups["source"]
+
+    def weigh(published: Named) -> Array:
+        sizes = jnp.bincount(published[name]["labels"], length=number)
+        return sizes / jnp.sum(sizes)
+
+    return SharedModels(number, choose, regroup, are_all_sent=False, weigh=weigh)
