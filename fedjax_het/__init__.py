@@ -5,7 +5,16 @@ from types import ModuleType as _ModuleType
 
 from fedjax_het import algorithms, data, diagnostics, mixing, models, privacy, sharing, topologies, tree, types, uplink
 from fedjax_het._internal.public_names import show_public_names as _show_public_names
-from fedjax_het.algorithm import Aggregator, Algorithm, LocalUpdate, Memory, OutputMixture, Summary, Weighting
+from fedjax_het.algorithm import (
+    Aggregator,
+    Algorithm,
+    LocalUpdate,
+    Memory,
+    OutputMixture,
+    SharedModels,
+    Summary,
+    Weighting,
+)
 from fedjax_het.client import (
     capacities,
     consistency,
@@ -51,6 +60,7 @@ __all__ = [
     "Memory",
     "OutputMixture",
     "Prediction",
+    "SharedModels",
     "Simulation",
     "Summary",
     "Sweep",

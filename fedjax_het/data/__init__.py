@@ -17,6 +17,7 @@ from fedjax_het.data.partition import (
     within_domains,
 )
 from fedjax_het.data.poisoning import POISONINGS, Poisoning, backdoor, flip_labels
+from fedjax_het.data.shift import SHIFTS, relabeled, rotated
 from fedjax_het.data.sources import SOURCES, convert, load
 from fedjax_het.data.synthetic import toy
 
@@ -24,6 +25,7 @@ __all__ = [
     "AUGMENTATIONS",
     "PARTITIONS",
     "POISONINGS",
+    "SHIFTS",
     "SOURCES",
     "Augmentation",
     "Dataset",
@@ -43,7 +45,9 @@ __all__ = [
     "iid",
     "load",
     "quantity_skew",
+    "relabeled",
     "resampled_dirichlet",
+    "rotated",
     "shards",
     "toy",
     "within_domains",

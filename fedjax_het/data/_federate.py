@@ -92,7 +92,8 @@ def federate(
     num_all = num_clients + unseen_clients
     _check_shared_examples(partition, fractions, unseen_clients)
     parts = _distribute_examples(dataset, rest, partition, num_all, np.random.default_rng([seed, _PARTITION]))
-    names = _name_clients(dataset, parts)
+    domains = _find_domains(dataset, parts)
+    names = _name_clients(domains, len(parts))
     streams = [np.random.default_rng([seed, _SPLIT, i]) for i in range(num_all)]
     splits = splitting.split_clients(dataset, parts, fractions, streams)
     shuffled = np.random.default_rng([seed, _NEWCOMERS]).permutation(num_all)
@@ -115,6 +116,7 @@ def federate(
         prepare=_make_preparation(standardise, dataset, training, augment),
         fractions=fractions,
         vocabulary=dataset.vocabulary,
+        client_domains=None if domains is None else tuple(domains[i] for i in trained),
     )
 
 
@@ -186,12 +188,18 @@ def _gather_client_data(examples: Examples, splits: list[splitting.ClientSplit],
     return ClientData(examples, *(splitting.pad_lists([splits[i][part] for i in chosen]) for part in range(3)))
 
 
-def _name_clients(dataset: Dataset, parts: list[np.ndarray]) -> list[str]:
-    """Name clients "client_003", or after their domain if each has one: "sketch", or "sketch_0", "sketch_1"."""
-    digits = max(3, len(str(len(parts) - 1)))
+def _find_domains(dataset: Dataset, parts: list[np.ndarray]) -> list[str] | None:
+    """The domain of each client; None unless there are several and every client has the examples of one."""
     owned = [np.unique(dataset.domains[part]) for part in parts]
     if len(dataset.domain_names) == 1 or any(len(domains) != 1 for domains in owned):
-        return [f"client_{i:0{digits}d}" for i in range(len(parts))]
-    domains = [dataset.domain_names[int(codes[0])] for codes in owned]
+        return None
+    return [dataset.domain_names[int(codes[0])] for codes in owned]
+
+
+def _name_clients(domains: list[str] | None, num_clients: int) -> list[str]:
+    """Name clients "client_003", or after their domain if each has one: "sketch", or "sketch_0", "sketch_1"."""
+    if domains is None:
+        digits = max(3, len(str(num_clients - 1)))
+        return [f"client_{i:0{digits}d}" for i in range(num_clients)]
     numbers = {domain: iter(range(num)) for domain, num in Counter(domains).items() if num > 1}
     return [f"{domain}_{next(numbers[domain])}" if domain in numbers else domain for domain in domains]

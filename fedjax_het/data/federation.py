@@ -48,6 +48,7 @@ class Federation:
         prepare: Maps stored inputs to model inputs.
         fractions: The fractions of the examples sampled for evaluation.
         vocabulary: The number of tokens, see `Dataset`.
+        client_domains: The domain of each training client; None unless every client has the examples of one.
     """
 
     name: str
@@ -61,6 +62,7 @@ class Federation:
     prepare: Preparation
     fractions: Fractions
     vocabulary: int | None = None
+    client_domains: tuple[str, ...] | None = None
 
     @property
     def augment(self) -> Augmentation | None:

@@ -73,6 +73,11 @@ def make_diagnosis(
     def measure(
         hyper_parameters: Mapping[str, Array], state: State, batch: CohortBatch, examples: Examples, key: Key
     ) -> DiagnosticValues:
+        if spec.algorithm.models:
+            raise InputError(
+                f"diagnostics: {', '.join(diagnostics)} compare clients with one model of the server, and there are "
+                "several. Leave diagnostics out; per_client.csv has the model of each client."
+            )
         algorithm = _report_drift(spec.sweep.build(hyper_parameters))
         round = spec.round(layout, algorithm)
         after, metrics, messages = round.train(state, batch.cohort, batch.with_examples(examples), key)

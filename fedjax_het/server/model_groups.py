@@ -38,7 +38,8 @@ def divide_groups(
     """
 
     def init(problem: Problem, shared: Variables, num_clients: int, cohort_size: int) -> Named:
-        return {"labels": jnp.zeros(num_clients, int), "number": jnp.ones((), int), "source": jnp.arange(max_groups)}
+        number = jnp.ones((), jnp.int32)
+        return {"labels": jnp.zeros(num_clients, jnp.int32), "number": number, "source": _numbers(max_groups)}
 
     def update(old: Named, reports: UpdateStack, view: ServerView) -> Named:
         gram = view.updates.gram()
@@ -55,16 +56,20 @@ def divide_groups(
         is_divided &= added < max_groups
         parts = jax.lax.map(lambda members: bipartition(cosines, members, linkage), groups)
         moves = jnp.any(parts & is_divided[:, None], axis=0)
-        labels = jnp.where(moves, added[labels], labels)
-        source = jnp.arange(max_groups)
+        labels = jnp.where(moves, added[labels], labels).astype(jnp.int32)
+        source = _numbers(max_groups)
         source = source.at[jnp.where(is_divided, added, max_groups)].set(source, mode="drop")
         return {
             "labels": old["labels"].at[view.cohort].set(labels),
-            "number": old["number"] + jnp.sum(is_divided),
+            "number": old["number"] + jnp.sum(is_divided, dtype=jnp.int32),
             "source": source,
         }
 
     return Summary(init, update, reads="gram")
+
+
+def _numbers(num: int) -> Array:
+    return jnp.arange(num, dtype=jnp.int32)
 
 
 def models_of_groups(name: str, number: int) -> SharedModels:

@@ -12,7 +12,7 @@ from fedjax_het.cli.configuration.privacy import PrivacyBudget
 from fedjax_het.cli.runs import setting_text
 from fedjax_het.client.objectives import TaskLoss
 from fedjax_het.client.schedules import SCHEDULES
-from fedjax_het.data import AUGMENTATIONS, PARTITIONS, POISONINGS, SOURCES, federate
+from fedjax_het.data import AUGMENTATIONS, PARTITIONS, POISONINGS, SHIFTS, SOURCES, federate
 from fedjax_het.diagnostics import DIAGNOSTICS
 from fedjax_het.engine import METRICS, EarlyStopping
 from fedjax_het.engine.round import participation
@@ -100,6 +100,7 @@ TABLES = {
     "data": TableSpec(SOURCES, given=("name",), fixed=_SPLIT),
     "data.partition": TableSpec(PARTITIONS),
     "data.augment": TableSpec(AUGMENTATIONS),
+    "data.shift": TableSpec(SHIFTS),
 }
 OPTIONAL_TABLES = {
     "participation": TableSpec(participation.PARTICIPATIONS, given=("cohort_size",)),
@@ -119,6 +120,7 @@ _NESTED = {
     "model.adapter": {"name": "none"},
     "data.partition": {},
     "data.augment": {"name": "none"},
+    "data.shift": {"name": "none"},
 }
 
 

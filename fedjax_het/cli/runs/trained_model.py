@@ -54,6 +54,11 @@ def load_model(workdir: Path, seed: int | None = None, *, for_pytorch: bool = Tr
         raise InputError(f"--seed: the run has the seeds {', '.join(map(str, seeds))}, not {seed}.")
     state, rounds, problem, parts = restore_last(directory, run_settings)
     seed_state = jax.tree.map(lambda x: x[0 if seed is None else seeds.index(seed)], state)
+    if build.build_algorithm(run_settings).models:
+        raise InputError(
+            "--workdir: the run has several models of the server, and this command works with one. Read "
+            "`history.state.server.shared` in Python, leaves [runs, models, ...]."
+        )
     mean = mean_personal_variables(seed_state.clients, len(seed_state.clients.rounds))
     variables = tree.merge(problem.whole_model(seed_state.server), mean)
     if for_pytorch and problem.model.published is None:

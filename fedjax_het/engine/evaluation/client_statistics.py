@@ -23,13 +23,16 @@ def summarize_clients(metrics: Metrics) -> dict[str, np.ndarray]:
         accuracy_worst10: mean over the worst tenth of clients (at least one); accuracy_min, accuracy_max;
         accuracy_gini: half the mean difference of two clients divided by the mean, 0 if all are equal; the same for
         each mask overlap and each requested metric, over the clients for which it is defined; loss_mean; for tokens,
-        perplexity_mean.
+        perplexity_mean; with several models of the server and one domain per client, rand_index, the adjusted Rand
+        index of the models and the domains.
     """
     count, numbers = np.asarray(metrics.num_examples, np.float64), {}
     for name, values in _scores(metrics).items():
         defined_count = np.where(np.isnan(values), 0, count)  # undefined scores are ignored, NaN losses are not
         statistics = _statistics_over_clients(values, defined_count, is_larger_better(name))
         numbers |= {f"{name}_{key}": value for key, value in statistics.items()}
+    if metrics.rand_index is not None:
+        numbers["rand_index"] = np.asarray(metrics.rand_index)
     losses = {"loss": np.asarray(metrics.loss, np.float64)} | _perplexity(metrics)
     return numbers | {f"{name}_mean": _statistics_over_clients(x, count)["mean"] for name, x in losses.items()}
 

@@ -34,6 +34,7 @@ class Metrics(NamedTuple):
     token_loss: HostArray | None = None  # for tokens: the loss, whose exponential is the perplexity
     num_defined: HostArray | None = None  # for survival times: the number of examples with defined C-index
     model: HostArray | None = None  # for personal models: the number of the server's model, if there are several
+    rand_index: HostArray | None = None  # adjusted, of these numbers and the domains of clients, if each has one
 
 
 class Evaluation(NamedTuple):

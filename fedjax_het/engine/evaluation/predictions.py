@@ -59,6 +59,8 @@ def add_metrics(
         personal_on_test: As in `personal_rows`.
     """
     evaluation = jax.tree.map(_mark_undefined, evaluation, is_leaf=lambda part: isinstance(part, Metrics))
+    if evaluation.personal is not None and evaluation.personal.model is not None and federation.client_domains:
+        evaluation = evaluation._replace(personal=_compare_groups(evaluation.personal, federation.client_domains))
     if predictions is None:
         return evaluation
     labels, (held, groups) = federation.examples.labels, held_out_batches(federation, BATCH)
@@ -87,3 +89,12 @@ def _mark_undefined(metrics: Metrics) -> Metrics:
         return metrics
     is_undefined = (metrics.num_examples > 0) & (metrics.num_defined == 0)
     return metrics._replace(accuracy=np.where(is_undefined, np.nan, metrics.accuracy))
+
+
+def _compare_groups(personal: Metrics, domains: Sequence[str]) -> Metrics:
+    """Add the agreement of the models that clients choose with their domains: 1 if they are the same groups."""
+    from sklearn.metrics import adjusted_rand_score  # takes long to import
+
+    models = np.asarray(personal.model)
+    values = [adjusted_rand_score(domains, own) for own in models.reshape(-1, models.shape[-1])]
+    return personal._replace(rand_index=np.reshape(values, models.shape[:-1]))
