@@ -10,10 +10,10 @@ import optax
 import pytest
 
 from fedjax_het import data, models, tree
-from fedjax_het.algorithm import Algorithm
+from fedjax_het.algorithm import Algorithm, OutputMixture
 from fedjax_het.algorithms import ALGORITHMS, FAMILIES
 from fedjax_het.data import Federation
-from fedjax_het.engine.evaluation.scoring import mean_personal_variables
+from fedjax_het.engine.evaluation.scoring import evaluated_model, mean_personal_variables
 from fedjax_het.engine.parallel.layout import Layout, vmapped
 from fedjax_het.engine.round.participation import Participation
 from fedjax_het.engine.round.program import Round, make_round
@@ -166,17 +166,22 @@ def rounding_tolerance(name: str) -> float:
 
 
 def task_loss(round: Round, state: State) -> float:
-    """Cross-entropy of the server's model on every example, without other terms of the objective."""
+    """Cross-entropy of the server's model on every example, without other terms of the objective; of several models, of
+    their mean logits."""
     examples = federation().data.examples
     inputs, labels = federation().prepare(examples.inputs), examples.labels
     fixed = state.server.frozen, state.server.base
-    variables = tree.merge(
-        *fixed, state.server.shared, mean_personal_variables(state.clients, federation().num_clients)
-    )
+    personal, rule = mean_personal_variables(state.clients, federation().num_clients), round.algorithm.models
+    if rule:
+        mixture = evaluated_model(round.algorithm, round.problem, state.server, personal)
+    else:
+        mixture = OutputMixture((tree.merge(*fixed, state.server.shared, personal),), (1.0,))
     context = Context(np.ones(len(labels), np.float32), state.server.round, jax.random.key(0), False)
     network = round.problem.model
-    (features, _), _ = network.encode(variables, inputs, context)
-    logits = network.classify(variables["params"], features)
+    logits = 0.0
+    for variables, weight in zip(mixture.models, mixture.weights, strict=True):
+        (features, _), _ = network.encode(variables, inputs, context)
+        logits += weight * network.classify(variables["params"], features)
     return float(optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean())
 
 

@@ -123,6 +123,8 @@ def test_with_identical_clients_the_servers_step_is_theirs(name):
     start = params_of(name, round, state.server, state.server.shared)
     moved = tree.subtract(params_of(name, round, after.server, after.server.shared), start)
     updates = said.uploads.update["params"]
+    if said.uploads.model is not None:
+        moved = tree.take(moved, int(said.uploads.model[0]))
     if name in PRODUCTS:
         rows = [tree.add(state.server.shared, jax.tree.map(lambda x, i=i: x[i], said.uploads.update)) for i in range(5)]
         trained = [params_of(name, round, state.server, row) for row in rows]
