@@ -4,12 +4,12 @@ from typing import Literal, Unpack
 
 from fedjax_het.algorithm import Algorithm, SharedModels
 from fedjax_het.client.local_updates import Training, sgd
-from fedjax_het.client.measures import best_model, nearest_model
+from fedjax_het.client.measures import assigned_model, best_model, nearest_model
 from fedjax_het.client.memories import last
 from fedjax_het.client.objectives import cross_entropy, proximal
 from fedjax_het.server.aggregators import mean
 from fedjax_het.server.clustering import Linkage
-from fedjax_het.server.model_groups import divide_groups, models_of_groups
+from fedjax_het.server.model_groups import continue_groups, divide_groups, shares_of_groups
 from fedjax_het.server.weightings import WeightingName, mean_over_cohort
 from fedjax_het.validation import Count, CountOrZero, NonNegative, Positive, refuse_without_effect, validate_arguments
 
@@ -143,5 +143,11 @@ def cfl(
         aggregator=mean("uniform"),
         reports={"groups": lambda problem, view: ()},
         published={"groups": divide_groups(max_models, eps_1, eps_2, first_round, min_size, linkage)},
-        models=models_of_groups("groups", max_models),
+        models=SharedModels(
+            max_models,
+            assigned_model("groups"),
+            continue_groups("groups"),
+            are_all_sent=False,
+            weigh=shares_of_groups("groups"),
+        ),
     )

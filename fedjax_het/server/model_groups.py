@@ -1,11 +1,13 @@
 """Groups of clients that the server forms from their updates, each with a model of its own."""
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 
-from fedjax_het.algorithm import Problem, SharedModels, Summary
+from fedjax_het.algorithm import Problem, Summary
 from fedjax_het.server.clustering import Linkage, bipartition
-from fedjax_het.types import Array, ClientView, Named, PyTree, ServerView, UpdateStack, Variables
+from fedjax_het.types import Array, Named, ServerView, UpdateStack, Variables
 from fedjax_het.validation import Count, CountOrZero, Positive, validate_arguments
 
 _SMALLEST = 1e-12  # added to the denominator of cosines, as in the code of CFL
@@ -72,18 +74,16 @@ def _numbers(num: int) -> Array:
     return jnp.arange(num, dtype=jnp.int32)
 
 
-def models_of_groups(name: str, number: int) -> SharedModels:
-    """One model per group; `published[name]` is that of `divide_groups`. The server sends each client its own."""
+def continue_groups(name: str) -> Callable[[Named, Array], tuple[Array, Array]]:
+    """The groups `published[name]` of `divide_groups` for `SharedModels.regroup`: updates go to the new groups."""
+    return lambda published, cohort: (published[name]["labels"][cohort], published[name]["source"])
 
-    def choose(problem: Problem, view: ClientView) -> Array:
-        return view.received.published[name]["labels"][view.client]
 
-    def regroup(published: PyTree, cohort: Array) -> tuple[Array, Array]:
-        groups = published[name]
-        return groups["labels"][cohort], groups["source"]
+def shares_of_groups(name: str) -> Callable[[Named], Array]:
+    """The share of the clients in each of the groups `published[name]`, for `SharedModels.weigh`."""
 
     def weigh(published: Named) -> Array:
-        sizes = jnp.bincount(published[name]["labels"], length=number)
-        return sizes / jnp.sum(sizes)
+        labels, source = published[name]["labels"], published[name]["source"]
+        return jnp.bincount(labels, length=len(source)) / len(labels)
 
-    return SharedModels(number, choose, regroup, are_all_sent=False, weigh=weigh)
+    return weigh

@@ -73,6 +73,11 @@ def best_model(metric: Metric = "loss", examples: Examples = "train", batch_size
     return measure
 
 
+def assigned_model(name: str) -> Measure:
+    """[]: the number of the server's model for this client in `published[name]["labels"]`, for `SharedModels.choose`."""
+    return lambda problem, view: view.received.published[name]["labels"][view.client]
+
+
 def nearest_model(name: str, first: Measure) -> Measure:
     """[]: the number of the server's model nearest to a model that the client remembers, for `SharedModels.choose`.
 
