@@ -74,7 +74,7 @@ def best_model(metric: Metric = "loss", examples: Examples = "train", batch_size
 
 
 def assigned_model(name: str) -> Measure:
-    """[]: the number of the server's model for this client in `published[name]["labels"]`, for `SharedModels.choose`."""
+    """[]: the number of this client's model in `published[name]["labels"]`, for `SharedModels.choose`."""
     return lambda problem, view: view.received.published[name]["labels"][view.client]
 
 
