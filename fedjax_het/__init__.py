@@ -11,7 +11,6 @@ from fedjax_het.algorithm import (
     LocalUpdate,
     Memory,
     OutputMixture,
-    SharedModels,
     Summary,
     Weighting,
 )
@@ -48,6 +47,7 @@ from fedjax_het.server import aggregators, summaries, weightings
 from fedjax_het.server import optimizers as server_optimizers
 
 __version__ = "0.1.0"
+from fedjax_het.shared_models import SharedModels
 
 __all__ = [
     "Aggregator",

@@ -10,6 +10,7 @@ from jaxtyping import Bool, Float, Int
 
 from fedjax_het.mixing import Mixing
 from fedjax_het.problem import ForwardPass, Problem, shared_variables
+from fedjax_het.shared_models import SharedModels
 from fedjax_het.sharing import Sharing, share_all
 from fedjax_het.types import (
     Aggregate,
@@ -145,31 +146,6 @@ class Aggregator(NamedTuple):
     is_selective: bool = False
     extrapolation: float = 1.0
     named_clients: tuple[tuple[str, tuple[int, ...]], ...] = ()
-
-
-class SharedModels(NamedTuple):
-    """Several models of the same network on the server; a client trains one of them per round.
-
-    The shared variables of the server have a leading axis [models]. The aggregator and the server optimizer are applied
-    to each model separately, with the clients that trained it; a model that no client trained does not change.
-
-    Args:
-        number: The number of models.
-        choose: The model that a client receives and trains. It sees all models, `view.received.shared` with leaves
-            [models, ...].
-        regroup: (the values published after the round, client ids [cohort]) -> (the model that takes the update of each
-            client [cohort], the old model that each new one continues [models]); None: the updates go to the models
-            that the clients trained.
-        are_all_sent: Whether clients receive all models and choose; otherwise the server sends each its own.
-        weigh: Published values -> weights [models] of the models' logits in evaluations that are not of one client;
-            None: equal weights.
-    """
-
-    number: int
-    choose: Callable[[Problem, ClientView], Int[Array, ""]]
-    regroup: Callable[[Named, Int[Array, "cohort"]], tuple[Int[Array, "cohort"], Int[Array, "models"]]] | None = None
-    are_all_sent: bool = True
-    weigh: Callable[[Named], Float[Array, "models"]] | None = None
 
 
 class Weighting(NamedTuple):

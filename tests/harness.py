@@ -13,7 +13,8 @@ from fedjax_het import data, models, tree
 from fedjax_het.algorithm import Algorithm, OutputMixture
 from fedjax_het.algorithms import ALGORITHMS, FAMILIES
 from fedjax_het.data import Federation
-from fedjax_het.engine.evaluation.scoring import evaluated_model, mean_personal_variables
+from fedjax_het.engine.evaluation.evaluate import evaluated_model
+from fedjax_het.engine.evaluation.scoring import mean_personal_variables
 from fedjax_het.engine.parallel.layout import Layout, vmapped
 from fedjax_het.engine.round.participation import Participation
 from fedjax_het.engine.round.program import Round, make_round

@@ -23,6 +23,7 @@ BASE = {
     "spectra",
     "topologies",
     "mixing",
+    "shared_models",
     "validation",
     "attackers",
     "_internal",

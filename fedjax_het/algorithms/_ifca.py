@@ -2,7 +2,7 @@
 
 from typing import Literal, Unpack
 
-from fedjax_het.algorithm import Algorithm, SharedModels
+from fedjax_het.algorithm import Algorithm
 from fedjax_het.client.local_updates import Training, sgd
 from fedjax_het.client.measures import assigned_model, best_model, nearest_model
 from fedjax_het.client.memories import last
@@ -11,6 +11,7 @@ from fedjax_het.server.aggregators import mean
 from fedjax_het.server.clustering import Linkage
 from fedjax_het.server.model_groups import continue_groups, divide_groups, shares_of_groups
 from fedjax_het.server.weightings import WeightingName, mean_over_cohort
+from fedjax_het.shared_models import SharedModels
 from fedjax_het.validation import Count, CountOrZero, NonNegative, Positive, refuse_without_effect, validate_arguments
 
 

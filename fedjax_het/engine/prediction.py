@@ -11,9 +11,9 @@ import numpy as np
 from fedjax_het import tree
 from fedjax_het.algorithm import Algorithm, OutputMixture
 from fedjax_het.data.federation import Federation
-from fedjax_het.engine.evaluation.evaluate import BATCH
+from fedjax_het.engine.evaluation.evaluate import BATCH, evaluated_model
 from fedjax_het.engine.evaluation.predictions import confusion_matrix
-from fedjax_het.engine.evaluation.scoring import evaluated_model, mean_personal_variables, score_own_models
+from fedjax_het.engine.evaluation.scoring import mean_personal_variables, score_own_models
 from fedjax_het.engine.execution.run_spec import RunSpec
 from fedjax_het.engine.parallel.layout import vmapped
 from fedjax_het.engine.parallel.runs import Sweep

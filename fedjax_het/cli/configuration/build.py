@@ -250,9 +250,8 @@ def read_dataset(table: Mapping[str, Any]) -> Dataset:
     """Read a data set, given the table config.data, whose options of the source go to the source, and shift it."""
     others = ("partition", "augment", "shift", *TABLES["data"].fixed)
     options = {key: value for key, value in table.items() if key not in others}
-    dataset = calls.build_from_table(options, TABLES["data"].registry, "config.data")
     shift = calls.build_from_table(table["shift"], TABLES["data.shift"].registry, "config.data.shift")
-    return shift(dataset)
+    return shift(calls.build_from_table(options, TABLES["data"].registry, "config.data"))
 
 
 def build_federation(table: Mapping[str, Any], whole: Dataset | None = None) -> tuple[Dataset, Federation]:

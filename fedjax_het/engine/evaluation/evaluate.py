@@ -9,7 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_het.algorithm import Algorithm
+from fedjax_het import tree
+from fedjax_het.algorithm import Algorithm, OutputMixture
 from fedjax_het.data.federation import Federation
 from fedjax_het.engine.evaluation import scoring
 from fedjax_het.engine.evaluation.scoring import Batches, HeldOut
@@ -17,7 +18,7 @@ from fedjax_het.engine.evaluation.segmentation_metrics import OVERLAP_METRICS
 from fedjax_het.errors import InputError
 from fedjax_het.labels import are_tokens
 from fedjax_het.problem import Problem
-from fedjax_het.types import ClientState, HostArray, Rows, Variables
+from fedjax_het.types import ClientState, HostArray, Rows, ServerState, Variables
 
 BATCH = 256
 _MIN_PADDING_SAVED = 4096  # padding slots; saving fewer is not worth the compilation of another program
@@ -170,6 +171,20 @@ def personal_rows(federation: Federation, personal_on_test: bool) -> dict[str, R
 
 def _make_table(rows: Rows) -> Rows:
     return Rows(np.asarray(rows.index)[None], np.asarray(rows.count)[None])
+
+
+def evaluated_model(
+    algorithm: Algorithm, problem: Problem, server: ServerState, mean_personal: Variables
+) -> Variables | OutputMixture:
+    """The server's model for held-out examples; of several models, the weighted mean of their logits."""
+    variables = tree.merge(problem.whole_model(server), mean_personal)
+    if algorithm.models is None:
+        return variables
+    fixed, shared = tree.partition_like(variables, problem.evaluated(server))
+    number, weigh = algorithm.models.number, algorithm.models.weigh
+    weights = weigh(server.published) if weigh else jnp.full(number, 1 / number)
+    models = tuple(tree.merge(fixed, tree.take(shared, index)) for index in range(number))
+    return OutputMixture(models, tuple(weights))
 
 
 def evaluate_model(

@@ -119,20 +119,6 @@ def has_rule_for_own_models(algorithm: Algorithm) -> bool:
     return algorithm.personalize is not None or algorithm.models is not None
 
 
-def evaluated_model(
-    algorithm: Algorithm, problem: Problem, server: ServerState, mean_personal: Variables
-) -> Variables | OutputMixture:
-    """The server's model for held-out examples; of several models, the weighted mean of their logits."""
-    variables = tree.merge(problem.whole_model(server), mean_personal)
-    if algorithm.models is None:
-        return variables
-    fixed, shared = tree.partition_like(variables, problem.evaluated(server))
-    number, weigh = algorithm.models.number, algorithm.models.weigh
-    weights = weigh(server.published) if weigh else jnp.full(number, 1 / number)
-    models = tuple(tree.merge(fixed, tree.take(shared, index)) for index in range(number))
-    return OutputMixture(models, tuple(weights))
-
-
 def score_own_models(
     algorithm: Algorithm,
     problem: Problem,

@@ -14,6 +14,7 @@ from fedjax_het.engine.evaluation.evaluate import (
     Predictions,
     collect_scores,
     cut_into_pieces,
+    evaluated_model,
     has_own_models,
     held_out_batches,
     personal_rows,
@@ -216,7 +217,7 @@ class Evaluator:
 
         def score(hyper_parameters, server, mean_personal, totals, examples, held):
             round = self._traced.with_hyper_parameters(hyper_parameters).round
-            variables = scoring.evaluated_model(round.algorithm, round.problem, server, mean_personal)
+            variables = evaluated_model(round.algorithm, round.problem, server, mean_personal)
             predicts = bool(self._spec.metrics)
             return scoring.add_batches(round.problem, variables, server.round, examples, totals, held, predicts)
 

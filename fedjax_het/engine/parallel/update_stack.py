@@ -102,10 +102,6 @@ class StackedUpdates:
     def select(self, is_chosen: Callable[[str], bool]) -> "StackedUpdates":
         return replace(self, stack=tree.partition(self.stack, is_chosen)[1])
 
-    def map(self, function: Callable[[PyTree], PyTree]) -> "StackedUpdates":
-        """Apply a function of leaves [cohort, ...] to the stack."""
-        return replace(self, stack=function(self.stack))
-
     def by_tensor(self) -> "StackedUpdates":
         return replace(self, is_by_tensor=True)
 

@@ -1,16 +1,18 @@
 """Several models of the server: each is updated with the uploads of the clients that trained it."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
 
 from fedjax_het import tree
-from fedjax_het.algorithm import Algorithm, SharedModels
+from fedjax_het.algorithm import Algorithm
 from fedjax_het.engine.parallel.update_stack import StackedUpdates
 from fedjax_het.engine.round.client_step import Sums
 from fedjax_het.engine.round.update_plan import AGGREGATOR, UpdateSums
 from fedjax_het.errors import InputError
+from fedjax_het.shared_models import SharedModels
 from fedjax_het.types import Array, Named, PyTree, ServerState, ServerView, Variables
 
 StepRule = Callable[[ServerState, ServerView, Sums], tuple[ServerState, Variables]]
@@ -66,7 +68,7 @@ def step_models(
             received=view.received._replace(shared=old[0]),
             uploads=keep_members(view.uploads),
             is_present=is_member,
-            updates=updates.map(keep_members),
+            updates=replace(updates, stack=keep_members(updates.stack)),
         )
         model = server._replace(shared=old[0], optimizer=old[1], aggregator=old[2])
         after, replies = step(model, own, Sums(own_sums, ()))
