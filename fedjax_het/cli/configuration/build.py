@@ -248,8 +248,8 @@ def _choose_conv_impl(precision: str, processes: Processes, *, is_timed: bool = 
 
 def read_dataset(table: Mapping[str, Any]) -> Dataset:
     """Read a data set, given the table config.data, whose options of the source go to the source, and shift it."""
-    others = ("partition", "augment", "shift", *TABLES["data"].fixed)
-    options = {key: value for key, value in table.items() if key not in others}
+    others = {"partition", "augment", "shift", *TABLES["data"].fixed}
+    options = {key: table[key] for key in table if key not in others}
     shift = calls.build_from_table(table["shift"], TABLES["data.shift"].registry, "config.data.shift")
     return shift(calls.build_from_table(options, TABLES["data"].registry, "config.data"))
 
