@@ -97,7 +97,7 @@ def fedrolex(
 
     Over h rounds, each unit is in the window equally often. All else is as in `heterofl`.
 
-    Communication, client state: as `heterofl`.
+    Communication: as `heterofl`. Client state: none.
 
     Setting: 100 clients, 10 per round, widths drawn in every round, ResNet-18, SGD 2e-4, 1 epoch, 3200 rounds.
     Deviations from the code: its windows move down (direction="down"); it weights all leaves except kernels of

@@ -21,7 +21,7 @@ from fedjax_het.cli.distributed.layouts import read_layout
 from fedjax_het.cli.runs.run_directory import describe_differences
 from fedjax_het.cli.runs.setting_text import parse_names, parse_size
 from fedjax_het.client.objectives import with_task_loss
-from fedjax_het.data import Dataset, Federation, federate
+from fedjax_het.data import SHIFTS, Dataset, Federation, federate
 from fedjax_het.diagnostics import DIAGNOSTICS
 from fedjax_het.engine import METRICS, OffloadPolicy, Sweep
 from fedjax_het.errors import InputError
@@ -248,9 +248,8 @@ def _choose_conv_impl(precision: str, processes: Processes, *, is_timed: bool = 
 
 def read_dataset(table: Mapping[str, Any]) -> Dataset:
     """Read a data set, given the table config.data, whose options of the source go to the source, and shift it."""
-    others = {"partition", "augment", "shift", *TABLES["data"].fixed}
-    options = {key: table[key] for key in table if key not in others}
-    shift = calls.build_from_table(table["shift"], TABLES["data.shift"].registry, "config.data.shift")
+    options = {key: table[key] for key in table if key not in {"partition", "augment", "shift", *TABLES["data"].fixed}}
+    shift = calls.build_from_table(table["shift"], SHIFTS, "config.data.shift")
     return shift(calls.build_from_table(options, TABLES["data"].registry, "config.data"))
 
 
