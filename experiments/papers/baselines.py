@@ -23,6 +23,14 @@ LEFT_OUT |= {
     algorithm.__name__: "it tunes a pretrained network, and these begin with random weights"
     for algorithm in (*FAMILIES["Low-rank adapters"], *FAMILIES["Prompts of CLIP"])
 }
+LEFT_OUT |= {
+    algorithm.__name__: "it has a model for each group of clients, and these share a test set"
+    for algorithm in FAMILIES["Clusters of clients"]
+}
+LEFT_OUT |= {
+    algorithm.__name__: "its clients train a part of the network, and these train all of it"
+    for algorithm in FAMILIES["Different capacities"]
+}
 """{algorithm: the reason why it is not compared}."""
 BUDGET: Mapping[str, Settings] = {"fedrep": {"algorithm.head_epochs": "1"}}
 """{algorithm: settings without which it would train for longer than the others}."""

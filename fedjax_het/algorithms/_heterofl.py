@@ -36,7 +36,7 @@ def heterofl(
     weighting: WeightingOrName = "uniform",
     **training: Unpack[Training],
 ) -> Algorithm:
-    """HeteroFL: a client of width p trains the first ceil(p h) of the h units of each hidden layer.
+    """HeteroFL: a client of width p trains the first p h units of each hidden layer.
 
         w_i = SGD(F_i at m_i w, start at m_i w),   w <- sum_i a_i m_i w_i / sum_j a_j m_j,   entry by entry
 
@@ -91,7 +91,7 @@ def fedrolex(
     weighting: WeightingOrName = "uniform",
     **training: Unpack[Training],
 ) -> Algorithm:
-    """FedRolex: HeteroFL whose sub-networks roll over the common model, so that all of its entries are trained.
+    """FedRolex: HeteroFL with sub-networks that roll over the common model.
 
         round r:  the units r, r + 1, ..., r + ceil(p h) - 1, modulo h, of each hidden layer
 

@@ -22,9 +22,10 @@ def ifca(
     averaging: Literal["model", "gradient"] = "model",
     **training: Unpack[Training],
 ) -> Algorithm:
-    """IFCA: several models, of which each client trains the one with the lowest loss on its training examples.
+    """IFCA: several models; each client trains the one with its lowest loss.
 
-        j_i = argmin_j F_i(theta_j),   theta_j <- theta_j + sum_i p_i (w_i - theta_j) over the clients with j_i = j
+        j_i = argmin_j F_i(theta_j),   F_i the loss on the training examples of client i,
+        theta_j <- theta_j + sum_i p_i (w_i - theta_j) over the clients with j_i = j
 
     Communication: all models to every client, one model back. Client state: none.
 
@@ -67,7 +68,7 @@ def fesem(
     weighting: WeightingName = "uniform",
     **training: Unpack[Training],
 ) -> Algorithm:
-    """FeSEM: several models, of which each client trains the one nearest to the model that it trained last.
+    """FeSEM: several models; each client trains the one nearest to its last model.
 
         j_i = argmin_j ||theta_j - v_i||,   F_i(w) + lam/2 ||w - theta_{j_i}||^2 is minimized from theta_{j_i},
         theta_j <- theta_j + sum_i p_i (v_i - theta_j) over the clients with j_i = j
@@ -108,7 +109,7 @@ def cfl(
     linkage: Linkage = "single",
     **training: Unpack[Training],
 ) -> Algorithm:
-    """CFL: the server divides a group of clients in two when their updates contradict each other.
+    """CFL: groups of clients with contradicting updates are divided in two.
 
         a group is divided if |mean_i u_i| < eps_1 and max_i |u_i| > eps_2,
         such that the largest cosine between updates of different parts is the smallest;
