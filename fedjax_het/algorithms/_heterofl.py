@@ -36,7 +36,7 @@ def heterofl(
     weighting: WeightingOrName = "uniform",
     **training: Unpack[Training],
 ) -> Algorithm:
-    """HeteroFL: a client of width p trains the first p h units of each hidden layer.
+    """HeteroFL: a client trains the first p h of the h units of a layer.
 
         w_i = SGD(F_i at m_i w, start at m_i w),   w <- sum_i a_i m_i w_i / sum_j a_j m_j,   entry by entry
 

@@ -68,7 +68,7 @@ def fesem(
     weighting: WeightingName = "uniform",
     **training: Unpack[Training],
 ) -> Algorithm:
-    """FeSEM: several models; each client trains the one nearest to its last model.
+    """FeSEM: several models; each client trains the nearest to its last one.
 
         j_i = argmin_j ||theta_j - v_i||,   F_i(w) + lam/2 ||w - theta_{j_i}||^2 is minimized from theta_{j_i},
         theta_j <- theta_j + sum_i p_i (v_i - theta_j) over the clients with j_i = j
