@@ -32,7 +32,7 @@ OF_ITS_OWN = [
 ]
 UNUSED = {  # options that these do not support
     **dict.fromkeys(("scaffold", "fedgamma"), ("momentum", "weight_decay")),
-    **dict.fromkeys(("fedcm", "mofedsam"), ("momentum",)),
+    **dict.fromkeys(("fedcm", "mofedsam", "dsgt"), ("momentum",)),
 }
 
 
