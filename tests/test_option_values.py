@@ -102,7 +102,8 @@ def make_spec(where: str, name: str, options: Mapping[str, typing.Any]) -> RunSp
     """A run of FedAvg, with a table of its config filled in."""
     built, clients = REGISTRIES[where][name](**options), federation(test_fraction=0.2)
     chosen = algorithm("fedavg", weighting="uniform")
-    chosen = replace(chosen, uplink=(built,)) if where == "uplink" else chosen
+    if where == "uplink":
+        chosen = replace(algorithm("choco") if options.get("feedback") == "estimates" else chosen, uplink=(built,))
     chosen = replace(chosen, aggregator=built) if where == "aggregator" else chosen
     drawn = built if where == "participation" else participation.uniform(1 if where == "asynchronous" else 5)
     clock = {"timing": built, "asynchronous": timing.log_normal()}.get(where)
