@@ -31,8 +31,8 @@ OF_ITS_OWN = [
     pytest.param("fedadam", "server_learning_rate", (0.01, 0.1), marks=pytest.mark.slow),
 ]
 UNUSED = {  # options that these do not support
-    **dict.fromkeys(("scaffold", "fedgamma"), ("momentum", "weight_decay")),
-    **dict.fromkeys(("fedcm", "mofedsam", "dsgt"), ("momentum",)),
+    **dict.fromkeys(("scaffold", "fedgamma", "dsgt"), ("momentum", "weight_decay")),
+    **dict.fromkeys(("fedcm", "mofedsam"), ("momentum",)),
 }
 
 
@@ -131,7 +131,7 @@ def test_every_number_of_every_algorithm_can_be_swept(name):
         if get_origin(kind) is Annotated and kind.__origin__ is float and option not in UNUSED.get(name, ())
     }
     job = RunSpec(sweep(name, numbers), network_of(name), federation(), participation.uniform(3), 1, 1, (0, 0))
-    assert len(numbers) >= 2 and trace_round(job, vmapped).shapes.metrics.cohort.shape == (3,)
+    assert "learning_rate" in numbers and trace_round(job, vmapped).shapes.metrics.cohort.shape == (3,)
 
 
 @pytest.mark.extended
