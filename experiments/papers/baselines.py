@@ -16,20 +16,15 @@ UNSUITED = {
     "fedbn": "it keeps batch norms at the clients, and the networks have none",
 }
 """{algorithm: the reason why it does not support the networks}."""
+_LEFT_OUT_FAMILIES = {
+    "No server": "all clients take part in its rounds, and ten in these",
+    "Low-rank adapters": "it tunes a pretrained network, and these begin with random weights",
+    "Prompts of CLIP": "it tunes a pretrained network, and these begin with random weights",
+    "Clusters of clients": "it has a model for each group of clients, and these share a test set",
+    "Different capacities": "its clients train a part of the network, and these train all of it",
+}
 LEFT_OUT = UNSUITED | {
-    algorithm.__name__: "all clients take part in its rounds, and ten in these" for algorithm in FAMILIES["No server"]
-}
-LEFT_OUT |= {
-    algorithm.__name__: "it tunes a pretrained network, and these begin with random weights"
-    for algorithm in (*FAMILIES["Low-rank adapters"], *FAMILIES["Prompts of CLIP"])
-}
-LEFT_OUT |= {
-    algorithm.__name__: "it has a model for each group of clients, and these share a test set"
-    for algorithm in FAMILIES["Clusters of clients"]
-}
-LEFT_OUT |= {
-    algorithm.__name__: "its clients train a part of the network, and these train all of it"
-    for algorithm in FAMILIES["Different capacities"]
+    algorithm.__name__: reason for family, reason in _LEFT_OUT_FAMILIES.items() for algorithm in FAMILIES[family]
 }
 """{algorithm: the reason why it is not compared}."""
 BUDGET: Mapping[str, Settings] = {"fedrep": {"algorithm.head_epochs": "1"}}
