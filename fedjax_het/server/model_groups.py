@@ -5,12 +5,11 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
+from fedjax_het import geometry
 from fedjax_het.algorithm import Problem, Summary
 from fedjax_het.server.clustering import Linkage, bipartition
 from fedjax_het.types import Array, Named, ServerView, UpdateStack, Variables
 from fedjax_het.validation import Count, CountOrZero, Positive, validate_arguments
-
-_SMALLEST = 1e-12  # added to the denominator of cosines, as in the code of CFL
 
 
 @validate_arguments
@@ -45,8 +44,7 @@ def divide_groups(
 
     def update(old: Named, reports: UpdateStack, view: ServerView) -> Named:
         gram = view.updates.gram()
-        lengths = jnp.sqrt(jnp.maximum(jnp.diag(gram), 0))
-        cosines = gram / (lengths[:, None] * lengths + _SMALLEST)
+        lengths, cosines = geometry.lengths(gram), geometry.cosines(gram)
         labels = old["labels"][view.cohort]
         groups = (labels == jnp.arange(max_groups)[:, None]) & view.is_present  # [groups, cohort]
         sizes = jnp.sum(groups, axis=1)
