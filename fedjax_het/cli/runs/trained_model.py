@@ -13,6 +13,7 @@ from fedjax_het.cli.runs.run_files import RESOLVED
 from fedjax_het.data import Federation
 from fedjax_het.engine.evaluation.scoring import mean_personal_variables
 from fedjax_het.engine.execution.run_spec import RunSpec
+from fedjax_het.engine.round.program import Round
 from fedjax_het.errors import InputError
 from fedjax_het.problem import Problem
 from fedjax_het.types import State, Variables
@@ -52,9 +53,10 @@ def load_model(workdir: Path, seed: int | None = None, *, for_pytorch: bool = Tr
     seeds = range(run_settings["seed"], run_settings["seed"] + run_settings["num_seeds"])
     if seed is not None and seed not in seeds:
         raise InputError(f"--seed: the run has the seeds {', '.join(map(str, seeds))}, not {seed}.")
-    state, rounds, problem, parts = restore_last(directory, run_settings)
+    state, rounds, round, parts = restore_last(directory, run_settings)
+    problem = round.problem
     seed_state = jax.tree.map(lambda x: x[0 if seed is None else seeds.index(seed)], state)
-    if build.build_algorithm(run_settings).models:
+    if round.algorithm.models:
         raise InputError(
             "--workdir: the run has several models of the server, and this command works with one. Read "
             "`history.state.server.shared` in Python, leaves [runs, models, ...]."
@@ -78,11 +80,11 @@ def load_model(workdir: Path, seed: int | None = None, *, for_pytorch: bool = Tr
     )
 
 
-def restore_last(directory: RunDirectory, run_settings: dict[str, Any]) -> tuple[State, int, Problem, build.RunParts]:
+def restore_last(directory: RunDirectory, run_settings: dict[str, Any]) -> tuple[State, int, Round, build.RunParts]:
     """Restore the last checkpoint, leaves [num_seeds, ...], without compiling.
 
     Returns:
-        The state, its number of rounds, the learning problem, and the parts of the run.
+        The state, its number of rounds, the round, and the parts of the run.
     """
     if not (directory / "checkpoints").is_dir():
         raise InputError(f"--workdir: '{directory.path}' holds no checkpoint yet. Train until there is one.")
@@ -105,4 +107,4 @@ def restore_last(directory: RunDirectory, run_settings: dict[str, Any]) -> tuple
     ).with_events(parts.asynchronous)
     is_on_device = resolved.get("client_states", "device") == "device"
     state = spec.restore(checkpoints, is_on_device=is_on_device)
-    return state, checkpoints.latest() or 0, spec.round(engine.vmapped).problem, parts
+    return state, checkpoints.latest() or 0, spec.round(engine.vmapped), parts
