@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from fedjax_het import sharing, tree
 from fedjax_het.engine.round import uplink
 from fedjax_het.engine.round.phases import RoundSpec, broadcast
+from fedjax_het.errors import InputError
 from fedjax_het.types import ClientState, HostArray, Key, PyTree, RunCounters, ServerState, State, Variables
 
 
@@ -23,7 +24,7 @@ def initial_state(spec: RoundSpec, key: Key, inputs: HostArray) -> State:
         The state; its `clients` have no leading axis.
 
     Raises:
-        InputError: See `sharing.group_leaves`.
+        InputError: See `sharing.group_leaves`; or leaves that the server alone changes meet several models.
     """
     algorithm, problem, num_clients = spec.algorithm, spec.problem, spec.num_clients
     example = problem.prepare(jnp.asarray(inputs[:1]))
@@ -33,6 +34,11 @@ def initial_state(spec: RoundSpec, key: Key, inputs: HostArray) -> State:
         return sharing.group_leaves(problem.model, algorithm.sharing, variables, example)
 
     shared, personal, base, frozen = group(key)
+    if algorithm.models and jax.tree.leaves(base):
+        raise InputError(
+            "models: the algorithm adapts leaves that the server alone changes, of which there is one copy for all "
+            "models. Choose another algorithm."
+        )
     trained, problem = tree.merge(shared, personal), problem.bind(frozen, base)
     memory = {name: kept.init(trained) for name, kept in algorithm.memory.items()}
     memory |= uplink.initial_memory(algorithm.uplink, shared)

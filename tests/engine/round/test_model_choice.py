@@ -104,6 +104,12 @@ def test_what_needs_one_model_is_refused(change, message):
         compose("ifca", change=change)
 
 
+def test_leaves_that_the_server_alone_changes_are_refused():
+    round = compose("fedexlora", change={"models": ifca(2, **TRAINING).models})
+    with pytest.raises(InputError, match="models: the algorithm adapts leaves that the server alone changes"):
+        round.init(jax.random.key(0), federation().data)
+
+
 def test_asynchronous_rounds_are_refused():
     with pytest.raises(InputError, match="several models"):
         make_round(ifca(2, **TRAINING), network_of("fedavg"), 5, asynchronous=fedbuff(2, 1))
