@@ -115,7 +115,7 @@ def cfl(
         such that the largest cosine between updates of different parts is the smallest;
         theta_g <- theta_g + mean_i u_i over the clients of group g
 
-    Communication: as FedAvg, and the group of every client, 8 bytes each. Client state: none. All clients take part in
+    Communication: as FedAvg, and the group of every client, 4 bytes each. Client state: none. All clients take part in
     every round.
 
     All clients start in one group, and groups are never joined. Updates of a round in which a group is divided are
