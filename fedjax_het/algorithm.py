@@ -106,12 +106,14 @@ class Summary(NamedTuple):
         update: (old value, stacked reports of the same name, view) -> new value.
         reads: How the summary reads the updates; see `Aggregator`. It may always read the tensors of the reports.
         sums: Its weighted sums of updates or reports.
+        send: Value -> the part that clients receive; the server keeps the rest. None: the whole value.
     """
 
     init: Callable[[Problem, Variables, int, int], PyTree]  # (problem, shared, num_clients, cohort_size)
     update: Callable[[PyTree, UpdateStack, ServerView], PyTree]
     reads: Reads = "sums"
     sums: tuple[WeightedSum, ...] = ()
+    send: Callable[[PyTree], PyTree] | None = None
 
 
 class Aggregator(NamedTuple):

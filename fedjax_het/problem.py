@@ -229,8 +229,12 @@ class Problem(NamedTuple):
             InputError: A term reads a quantity that no slot provides.
         """
         forward = self.forward(params, state, batch, view, key)
+        return self.sum_terms(forward, terms), forward.state
+
+    def sum_terms(self, forward: ForwardPass, terms: slice = slice(None)) -> Array:
+        """The sum of the objective's terms, or a slice of them, of a forward pass; raises as `loss`."""
         first, *others = (_evaluate(term, forward) for term in self.objective[terms])
-        return sum(others, start=first), forward.state
+        return sum(others, start=first)
 
     def value_and_grad(
         self, params: Params, state: Variables, batch: Batch, view: ClientView, key: Key, terms: slice = slice(None)

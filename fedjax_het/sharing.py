@@ -54,6 +54,11 @@ def share_all(leaf: Leaf) -> bool:
     return False
 
 
+def whole_model(leaf: Leaf) -> bool:
+    """Every leaf is personal, except for the empty leaves of `models.with_empty_parameter` and of outlines."""
+    return not leaf.path.startswith(("outline/", "params/nothing/"))
+
+
 def personal(*patterns: str) -> Sharing:
     """The leaves whose path matches one of the patterns are personal.
 

@@ -214,6 +214,7 @@ class ServerView(NamedTuple):
     is_present: Bool[Array, "cohort"]  # the client answered, has examples, and all that it sent was finite
     num_clients: int  # N, clients that have training examples; the others count in no mean over all clients
     updates: UpdateStack  # what the clients sent
+    key: Key | None = None  # of (seed, round), independent of all keys of clients; None during the survey
 
 
 class RoundSnapshot(NamedTuple):
@@ -256,15 +257,10 @@ class Outputs(NamedTuple):
 
 
 class Leaf(NamedTuple):
-    """A leaf of a model.
+    """A leaf of a model."""
 
-    Args:
-        path: Its path, "params/block_0/norm/scale".
-        layer: The class of the layer that owns it; None where the model names no layer there.
-    """
-
-    path: str
-    layer: type | None
+    path: str  # "params/block_0/norm/scale"
+    layer: type | None  # the class of the layer that owns it; None where the model names no layer there
 
 
 LeafRule = Callable[[Leaf], bool]

@@ -18,6 +18,7 @@ BASE = {
     "tree",
     "sharing",
     "errors",
+    "generation",
     "geometry",
     "labels",
     "spectra",

@@ -19,13 +19,16 @@ from fedjax_het.algorithms._fedcm import fedcm, mofedsam
 from fedjax_het.algorithms._feddecorr import feddecorr
 from fedjax_het.algorithms._feddg import feddg
 from fedjax_het.algorithms._feddisco import feddisco
+from fedjax_het.algorithms._feddistill import feddistill
 from fedjax_het.algorithms._feddyn import feddyn
 from fedjax_het.algorithms._fedetf import fedetf
 from fedjax_het.algorithms._fedexp import fedexp
 from fedjax_het.algorithms._fedga import fedga
+from fedjax_het.algorithms._fedgen import fedgen
 from fedjax_het.algorithms._fedgh import fedgh
 from fedjax_het.algorithms._fedheal import fedheal
 from fedjax_het.algorithms._fediir import fediir
+from fedjax_het.algorithms._fedkd import fedkd
 from fedjax_het.algorithms._fedlc import fedlc
 from fedjax_het.algorithms._fedld import fedld
 from fedjax_het.algorithms._fedmgc import fedavg_dgc, fedmgc, fedprox_dgc
@@ -42,7 +45,9 @@ from fedjax_het.algorithms._fedrs import fedrs
 from fedjax_het.algorithms._fedsam import fedasam, fedsam
 from fedjax_het.algorithms._fedspeed import fedsmoo, fedspeed
 from fedjax_het.algorithms._fedsr import fedl2r, fedsr
+from fedjax_het.algorithms._fedtgp import fedtgp
 from fedjax_het.algorithms._flora import flexlora, flora, hetlora
+from fedjax_het.algorithms._fml import fml
 from fedjax_het.algorithms._fpl import fpl
 from fedjax_het.algorithms._harmofl import harmofl
 from fedjax_het.algorithms._heterofl import fedrolex, fjord, heterofl
@@ -63,6 +68,7 @@ FAMILIES: Mapping[str, tuple[Callable[..., Algorithm], ...]] = MappingProxyType(
         "Conflicting updates": (fedld, fedgh, hierarchical, fedmgc, fedavg_dgc, fedprox_dgc),
         "Label skew": (moon, fedlc, fedrs, fedntd, feddecorr, feddisco, fedetf),
         "Personal models": (fedbn, fedper, lgfedavg, fedrep, fedbabu, fedpac, fedproto, ditto, pfedme, apfl),
+        "Distillation": (feddistill, fml, fedkd, fedtgp, fedgen),
         "Clusters of clients": (ifca, fesem, cfl),
         "Low-rank adapters": (fedit, ffalora, fedsalora, rolora, fedexlora, lorafair, feddpa, flora, flexlora, hetlora),
         "Prompts of CLIP": (promptfl, fedotp, fedpgp),

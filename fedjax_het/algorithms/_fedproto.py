@@ -11,8 +11,7 @@ from fedjax_het.models import with_empty_parameter, with_feature_shape
 from fedjax_het.server.aggregators import mean
 from fedjax_het.server.summaries import class_weighted_mean
 from fedjax_het.server.weightings import WeightingName
-from fedjax_het.sharing import Leaf
-from fedjax_het.types import Model
+from fedjax_het.sharing import whole_model
 from fedjax_het.validation import NonNegative, validate_arguments
 
 
@@ -60,15 +59,6 @@ def fedproto(
         reports={"prototypes": prototypes(local_update.batch_size)},
         published={"prototypes": class_weighted_mean(prototype_weighting)},
         aggregator=mean("uniform"),
-        sharing=is_of_the_model,
-        adapt=_with_shared_leaves,
+        sharing=whole_model,
+        adapt=lambda model: with_feature_shape(with_empty_parameter(model)),
     )
-
-
-def is_of_the_model(leaf: Leaf) -> bool:
-    """Every leaf is personal, except for the empty leaves that `_with_shared_leaves` adds."""
-    return not leaf.path.startswith(("outline/", "params/nothing/"))
-
-
-def _with_shared_leaves(model: Model) -> Model:
-    return with_feature_shape(with_empty_parameter(model))

@@ -8,6 +8,7 @@ from fedjax_het.models._adaptations import (
     with_empty_parameter,
     with_feature_shape,
     with_image_shape,
+    with_logit_shape,
 )
 from fedjax_het.models._adapter_terms import merge_adapters, remove_adapters
 from fedjax_het.models._amplitude import Band, FirstAverage, amplitude_normalised
@@ -20,6 +21,7 @@ from fedjax_het.models._densenet import DENSENET_NAMES, densenet121, harmofl_den
 from fedjax_het.models._dual_lora import dual_lora
 from fedjax_het.models._efficientnet import EFFICIENTNET_NAMES, efficientnet_lite0
 from fedjax_het.models._frozen import freeze, no_adapter, train_only
+from fedjax_het.models._generator import with_generator
 from fedjax_het.models._gpt2 import GPT2_NAMES, gpt2
 from fedjax_het.models._layers import Conv, UpConv, avg_pool, max_pool
 from fedjax_het.models._llama import LLAMA_NAMES, llama
@@ -27,6 +29,7 @@ from fedjax_het.models._lora import AdapterSettings, LowRank, lora, lora_scale, 
 from fedjax_het.models._mlp import mlp
 from fedjax_het.models._model import from_flax
 from fedjax_het.models._norms import NORMS, norm
+from fedjax_het.models._pair import common_network, own_network, paired
 from fedjax_het.models._peft_files import save_adapters
 from fedjax_het.models._personal_context import low_rank_context, transported_context
 from fedjax_het.models._precision import Precision, computed_in
@@ -116,6 +119,7 @@ __all__ = [
     "bottleneck",
     "clip",
     "cnn",
+    "common_network",
     "computed_in",
     "context",
     "densenet121",
@@ -137,6 +141,8 @@ __all__ = [
     "merge_adapters",
     "mlp",
     "norm",
+    "own_network",
+    "paired",
     "pretrained_lora",
     "probabilistic",
     "projected",
@@ -158,5 +164,7 @@ __all__ = [
     "vit",
     "with_empty_parameter",
     "with_feature_shape",
+    "with_generator",
     "with_image_shape",
+    "with_logit_shape",
 ]

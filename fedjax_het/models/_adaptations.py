@@ -188,6 +188,20 @@ def with_feature_shape(model: Model) -> Model:
     return _with_outline(model, "prototypes", outline)
 
 
+def with_logit_shape(model: Model) -> Model:
+    """Add the empty shared leaf outline/logits, of shape [0, class, class], for summaries of logits by class.
+
+    Raises:
+        InputError: Features are maps.
+    """
+
+    def outline(variables: Variables, inputs: Array) -> Array:
+        logits = vector_shapes("mean logits", model, variables, inputs)[1]
+        return jnp.zeros((0, logits.shape[-1], logits.shape[-1]), logits.dtype)
+
+    return _with_outline(model, "logits", outline)
+
+
 def with_image_shape(model: Model) -> Model:
     """Add the empty shared leaf outline/images, of shape [0, height, width, channel], for amplitude summaries.
 

@@ -150,7 +150,7 @@ PROTOTYPE_WEIGHTINGS: dict[WeightingName, Callable[[Array], Array]] = {
 
 
 @validate_arguments
-def class_weighted_mean(weighting: WeightingName = "samples") -> Summary:
+def class_weighted_mean(weighting: WeightingName = "samples", outline: str = "prototypes") -> Summary:
     """The mean of each class over the clients of the round that have it; other classes keep their value.
 
         c_k <- sum_i w_ik c_ik / sum_i w_ik,   w_ik = n_ik ("samples") or 1 for n_ik > 0 ("uniform")
@@ -159,6 +159,7 @@ def class_weighted_mean(weighting: WeightingName = "samples") -> Summary:
 
     Args:
         weighting: "samples" or "uniform", as above.
+        outline: The shared leaf outline/... of this shape: "prototypes", or "logits", for means of logits.
 
     Raises:
         InputError: The weighting is unknown, or the model has no outline (see `models.with_feature_shape`).
@@ -175,17 +176,18 @@ def class_weighted_mean(weighting: WeightingName = "samples") -> Summary:
         return {"means": means.astype(old["means"].dtype), "is_known": old["is_known"] | is_here}
 
     def init(problem: Problem, shared: Variables, num_clients: int, cohort_size: int) -> PyTree:
-        outline = _outline(shared)
-        return {"means": outline, "is_known": jnp.zeros(len(outline), bool)}
+        means = class_outline(shared, outline)
+        return {"means": means, "is_known": jnp.zeros(len(means), bool)}
 
     return Summary(init, update)
 
 
-def _outline(shared: Variables) -> Array:
+def class_outline(shared: Variables, name: str = "prototypes") -> Array:
     """Zeros with the shape of class means."""
-    if "outline" not in shared:
-        raise InputError("published: class means require adapt=models.with_feature_shape, which provides their shape.")
-    outline = shared["outline"]["prototypes"]
+    if name not in shared.get("outline", {}):
+        adaptation = {"prototypes": "with_feature_shape", "logits": "with_logit_shape"}[name]
+        raise InputError(f"published: class means require adapt=models.{adaptation}, which provides their shape.")
+    outline = shared["outline"][name]
     return jnp.zeros(outline.shape[1:], outline.dtype)
 
 
@@ -228,7 +230,7 @@ def clustered_prototypes() -> Summary:
         return jax.tree.map(lambda x, before: x.astype(before.dtype), tree.where(is_here, new, old), old)
 
     def init(problem: Problem, shared: Variables, num_clients: int, cohort_size: int) -> PyTree:
-        outline = _outline(shared)
+        outline = class_outline(shared)
         num_classes, max_clusters = len(outline), max(1, cohort_size // 2)
         return {
             "clusters": jnp.zeros((num_classes, max_clusters, outline.shape[1]), outline.dtype),

@@ -17,9 +17,10 @@ from fedjax_het.uplink._compression import Compressor, compression_stage
 from fedjax_het.uplink._gaussian import gaussian_mechanism
 from fedjax_het.uplink._quantization import drive, qsgd, quantize, terngrad
 from fedjax_het.uplink._signs import majority_vote, sign
+from fedjax_het.uplink._singular_values import singular_values
 from fedjax_het.uplink._sparsification import random_k, top_k
 
-_COMPRESSORS = (quantize, drive, terngrad, qsgd, top_k, random_k, sign, majority_vote)
+_COMPRESSORS = (quantize, drive, terngrad, qsgd, top_k, random_k, sign, majority_vote, singular_values)
 _ATTACKS = (attack_sign_flip, attack_gaussian, attack_inner_product, attack_little_is_enough, attack_mimic)
 STAGES = {stage.__name__: stage for stage in (clip, *_COMPRESSORS, gaussian_mechanism, *_ATTACKS)}
 """The stages by name."""
@@ -44,6 +45,7 @@ __all__ = [
     "quantize",
     "random_k",
     "sign",
+    "singular_values",
     "terngrad",
     "top_k",
 ]

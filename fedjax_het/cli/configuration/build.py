@@ -108,7 +108,7 @@ def build_algorithm(settings: Mapping[str, Any], **hyper_parameters: float | Arr
     if schedule:
         table[SCHEDULE] = schedule
     algorithm = calls.build_from_table(table, TABLES["algorithm"].registry, "config.algorithm")
-    uplink = tuple(
+    uplink = algorithm.uplink + tuple(
         calls.build_from_table(table, UPLINK.registry, f"config.uplink.{number}")
         for number, table in enumerate(settings.get("uplink", ()))
     )

@@ -3,6 +3,14 @@
 from fedjax_het.client.objectives._boundary import PairTerm, boundary_contrast
 from fedjax_het.client.objectives._contrastive import clustered_contrastive, contrastive, text_contrastive
 from fedjax_het.client.objectives._debiased import Divergence, Divisor, LambdaTime, debiased_cross_entropy
+from fedjax_het.client.objectives._distillation import (
+    Gradients,
+    OverClasses,
+    adaptive_distillation,
+    generated_features,
+    logit_distillation,
+    mutual_learning,
+)
 from fedjax_het.client.objectives._label_skew import (
     CalibrationForm,
     RestrictionScale,
@@ -42,12 +50,15 @@ __all__ = [
     "DecorrelationForm",
     "Divergence",
     "Divisor",
+    "Gradients",
     "LambdaTime",
     "MarginForm",
+    "OverClasses",
     "PairTerm",
     "ProximalForm",
     "RestrictionScale",
     "TaskLoss",
+    "adaptive_distillation",
     "alignment",
     "balanced_cross_entropy",
     "boundary_contrast",
@@ -61,9 +72,12 @@ __all__ = [
     "decorrelation",
     "dice",
     "focal",
+    "generated_features",
     "invariance",
     "l2_representation",
+    "logit_distillation",
     "margin",
+    "mutual_learning",
     "not_true_distillation",
     "prototype_distance",
     "proximal",

@@ -17,6 +17,7 @@ from fedjax_het._internal.keys import make_key
 from fedjax_het.algorithm import Algorithm, OutputMixture
 from fedjax_het.engine.evaluation.segmentation_metrics import OVERLAP_METRICS, overlap_metrics
 from fedjax_het.engine.parallel.layout import Layout, vmapped
+from fedjax_het.engine.round import server_step
 from fedjax_het.engine.round.client_step import Cohort, CohortMember, Common, cohort_members, make_personal_model
 from fedjax_het.labels import (
     are_of_sequences,
@@ -153,7 +154,8 @@ def score_own_models(
     """
     if not has_rule_for_own_models(algorithm):
         clients = clients._replace(memory={})
-    received = Broadcast(server.round, server.shared, server.published, base=server.base)
+    published = server_step.select_sent(algorithm.published, server.published)
+    received = Broadcast(server.round, server.shared, published, base=server.base)
     common = Common(received, data.examples, server.frozen)
     round_key = jax.random.fold_in(jax.random.fold_in(key, server.round), _PERSONALIZING)
 

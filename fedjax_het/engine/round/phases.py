@@ -38,6 +38,8 @@ from fedjax_het.types import (
     Variables,
 )
 
+_VIEW = 0xFFFFFFFC  # folded into the server's key of a round; never the number of a stage of the uplink
+
 
 class RoundSpec(NamedTuple):
     """The constants of all rounds of a run."""
@@ -121,12 +123,13 @@ def train_cohort(
         meeting = mixing.Meeting(rule, spec.num_clients, clients_key, state.server.round, ids, is_shifted)
         is_here = members.is_here & (members.rows[0].count > 0)
         members = members._replace(state=mixing.mix_before(meeting, state, is_here))
-    round_key, server_key = uplink.round_keys(clients_key) if spec.algorithm.uplink else (None, clients_key)
+    round_key, server_key = uplink.round_keys(clients_key)
     server = state.server._replace(history=(), frozen={})
 
     history = state.server.history if spec.num_versions > 1 else None
+    round_key = round_key if spec.algorithm.uplink else None
     common = Common(broadcast(spec, state.server), data.examples, state.server.frozen, round_key, history)
-    common, members = survey_clients(spec, common, members, ids)
+    server, common, members = survey_clients(spec, server, common, members, ids)
     results, sums = train_clients(spec, common, members)
     bound = spec._replace(problem=common.bind(spec.problem))
     decision = update_server(bound, server, common.received, results, sums, ids, server_key)
@@ -141,14 +144,17 @@ def train_cohort(
 def broadcast(spec: RoundSpec, server: ServerState) -> Broadcast:
     """The server's message to all clients of a round."""
     uplink_messages = uplink.publish(spec.algorithm.uplink, server)
-    return Broadcast(server.round, server.shared, server.published, uplink_messages, server.base)
+    published = server_step.select_sent(spec.algorithm.published, server.published)
+    return Broadcast(server.round, server.shared, published, uplink_messages, server.base)
 
 
-def survey_clients(spec: RoundSpec, common: Common, members: CohortMember, ids: Array) -> tuple[Common, CohortMember]:
+def survey_clients(
+    spec: RoundSpec, server: ServerState, common: Common, members: CohortMember, ids: Array
+) -> tuple[ServerState, Common, CohortMember]:
     """Survey the clients before they train, and publish the summaries of their answers."""
     algorithm = spec.algorithm
     if not algorithm.survey:
-        return common, members
+        return server, common, members
     answers = spec.layout.map(partial(client_step.run_survey, algorithm, spec.problem), common, members)
     members = members._replace(answers=answers)
     answers, counts = _unpad(spec, answers), jnp.asarray(members.rows[0].count[: spec.cohort_size], float)
@@ -157,8 +163,9 @@ def survey_clients(spec: RoundSpec, common: Common, members: CohortMember, ids: 
     uploads = Upload({}, answers, counts, jnp.zeros_like(counts))
     received = common.received
     view = ServerView(received, uploads, ids, is_present, spec.num_training, StackedUpdates({}, spec.layout))
-    published = server_step.update_published(algorithm.published, received.published, answers, view)
-    return common._replace(received=received._replace(published=published)), members
+    published = server_step.update_published(algorithm.published, server.published, answers, view)
+    received = received._replace(published=server_step.select_sent(algorithm.published, published))
+    return server._replace(published=published), common._replace(received=received), members
 
 
 def train_clients(spec: RoundSpec, common: Common, members: CohortMember) -> tuple[ClientResult, Sums]:
@@ -192,14 +199,13 @@ def update_server(
     if uplink.hides_examples(algorithm.uplink):
         uploads = uploads._replace(num_examples=HIDDEN_EXAMPLE_COUNTS)
     is_present, updates = replicate(results.is_present), StackedUpdates(arrived.update, layout)
-    view = ServerView(received, jax.tree.map(replicate, uploads), ids, is_present, spec.num_training, updates)
+    own_key = jax.random.fold_in(key, jnp.uint32(_VIEW))
+    view = ServerView(received, jax.tree.map(replicate, uploads), ids, is_present, spec.num_training, updates, own_key)
     if uplink.is_stacked(algorithm.uplink):
         tensors = uplink.corrupt(algorithm.uplink, updates.tensors(), view, server, spec.num_clients, key)
         arrived = arrived._replace(update=pack_for(algorithm.aggregator, tensors))
         view = view._replace(updates=StackedUpdates(arrived.update, layout))
-    published = server_step.update_published(
-        algorithm.published, received.published, arrived.reports, view, sums.updates
-    )
+    published = server_step.update_published(algorithm.published, server.published, arrived.reports, view, sums.updates)
 
     def step(model: ServerState, view: ServerView, sums: Sums) -> tuple[ServerState, Variables]:
         aggregate, aggregator = server_step.aggregate(

@@ -53,7 +53,7 @@ def update_published(
         sums: As in `aggregate`.
 
     Returns:
-        All published quantities.
+        All published quantities, with the parts that the server keeps.
 
     Raises:
         InputError: As in `aggregate`.
@@ -70,6 +70,12 @@ def update_published(
         for name, summary in summaries.items()
         if name in reports
     }
+
+
+def select_sent(summaries: Mapping[str, Summary], published: Named) -> Named:
+    """The parts of the published quantities that clients receive."""
+    sent = {name: summary.send(published[name]) for name, summary in summaries.items() if summary.send}
+    return published | sent
 
 
 def _run(

@@ -17,6 +17,7 @@ from fedjax_het.server.aggregators._extrapolation import (
     mean_of_last_two,
     with_model_average,
 )
+from fedjax_het.server.aggregators._generator import LabelWeights, with_generator
 from fedjax_het.server.aggregators._gram_space import GramEdit, gram_space_mean
 from fedjax_het.server.aggregators._hierarchical import hierarchical_mean
 from fedjax_het.server.aggregators._low_rank import (
@@ -60,6 +61,7 @@ __all__ = [
     "AGGREGATORS",
     "Displaced",
     "GramEdit",
+    "LabelWeights",
     "Preparation",
     "averaged_model",
     "centred_clipping",
@@ -89,5 +91,6 @@ __all__ = [
     "principal_directions",
     "sum_of_models",
     "trimmed_mean",
+    "with_generator",
     "with_model_average",
 ]
