@@ -39,7 +39,7 @@ _EXAMPLE = """import fedjax_het as fh
 
 dataset = fh.data.load("digits")
 partition = fh.data.dirichlet(alpha=0.5)
-federation = fh.data.federate(dataset, partition, num_clients=5, valid_fraction=0.2)
+federation = fh.data.federate(dataset, partition, num_clients=5, {extra}=0.2)
 {model}
 
 algorithm = fh.algorithms.{name}(learning_rate=0.05)
@@ -108,7 +108,9 @@ def write_example(name: str) -> str:
         for family in ("Prompts of CLIP", "Different capacities")
     )
     mlp = _MLP.replace(', norm="batch"', "") if name in cut else _MLP
-    return _EXAMPLE.format(name=name, model=_CLIP if name in prompted else mlp)
+    extra = "public" if ALGORITHMS[name]().reads_public else "valid_fraction"
+    model = _CLIP if name in prompted else mlp
+    return _EXAMPLE.format(name=name, model=model, extra=extra)
 
 
 def link_references(references: str) -> str:

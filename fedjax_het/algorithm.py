@@ -136,6 +136,7 @@ class Aggregator(NamedTuple):
         extrapolation: Maximum factor by which the first aggregate of a run may scale an update that is the same for all
             clients; above 1 for rules that extrapolate, such as FedDyn's.
         named_clients: Pairs (option, client ids), such as ("root", (0,)). These clients must have training examples.
+        runs_model: Whether it runs the whole model, of which no leaf may then be personal.
     """
 
     init: Callable[[Variables, int], PyTree]  # (shared, num_clients)
@@ -148,6 +149,7 @@ class Aggregator(NamedTuple):
     is_selective: bool = False
     extrapolation: float = 1.0
     named_clients: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    runs_model: bool = False
 
 
 class Weighting(NamedTuple):
@@ -287,3 +289,4 @@ class Algorithm:
     personalize: Personalization | None = None  # None evaluates the shared leaves with the client's personal leaves
     mixing: Mixing | None = None  # None: clients start from the server's model
     models: SharedModels | None = None  # None: the server has one model
+    reads_public: bool = False  # whether any slot reads the public examples of the federation

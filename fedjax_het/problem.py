@@ -14,12 +14,14 @@ from fedjax_het.types import (
     ClientData,
     ClientView,
     Context,
+    Examples,
     HostArray,
     Key,
     Model,
     Named,
     Outputs,
     Params,
+    PublicInputs,
     PyTree,
     Rows,
     ServerState,
@@ -85,6 +87,25 @@ class HiddenExampleCounts:
 
 
 HIDDEN_EXAMPLE_COUNTS = cast(Array, HiddenExampleCounts())
+
+
+@jax.tree_util.register_static
+class HiddenLabels:
+    """Placeholder for the labels of public examples: computing with them fails."""
+
+    def __jax_array__(self) -> Array:
+        raise MissingSlotError("reads labels of public examples, which have none.")
+
+
+HIDDEN_LABELS = cast(Array, HiddenLabels())
+
+
+def order_public(examples: Examples, key: Key) -> Examples:
+    """The examples with the public ones in a random order."""
+    if examples.public is None:
+        return examples
+    order = jax.random.permutation(key, jnp.asarray(examples.public.order))
+    return examples._replace(public=examples.public._replace(order=order))
 
 
 class ForwardPass(NamedTuple):
@@ -172,6 +193,26 @@ class Problem(NamedTuple):
             inputs, labels = self.augment(key, inputs, labels)
         return Batch(inputs, labels, jnp.asarray(slots < count, jnp.promote_types(inputs.dtype, jnp.float32)))
 
+    def public_batch(self, public: PublicInputs | None, first: Array | int, size: int) -> Batch:
+        """Gather and prepare a batch of public examples, without labels.
+
+        Args:
+            public: The public examples.
+            first: The position of the first in the order of the round; after the last example comes the first.
+            size: The batch size.
+
+        Raises:
+            MissingSlotError: There are no public examples.
+        """
+        if public is None:
+            raise MissingSlotError(
+                "reads public examples, and this federation has none. Give it some: federate(..., public=0.1), or "
+                "config.data.public.name='held_out'."
+            )
+        rows = public.order[(first + jnp.arange(size)) % len(public.order)]
+        inputs = self.prepare(jnp.asarray(public.inputs)[rows])
+        return Batch(inputs, HIDDEN_LABELS, jnp.ones(size, jnp.promote_types(inputs.dtype, jnp.float32)))
+
     def fold(
         self, data: ClientData, rows: Rows, batch_size: int, function: BatchFold, init: PyTree, *, is_even: bool = False
     ) -> PyTree:
@@ -215,10 +256,17 @@ class Problem(NamedTuple):
             The inputs of the terms of an objective.
         """
         noise, key = jax.random.split(key)
-        context = Context(batch.mask, view.received.round, noise, is_training)
-        (features, extras), state = self.model.encode({"params": params, **state}, batch.inputs, context)
-        outputs = Outputs(features, self.model.classify(params, features), extras)
+        variables = {"params": params, **state}
+        outputs, state = self.run(variables, batch, view.received.round, noise, is_training=is_training)
         return ForwardPass(self, params, state, outputs, batch, view, key)
+
+    def run(
+        self, variables: Variables, batch: Batch, round: Array, key: Key, *, is_training: bool = True
+    ) -> tuple[Outputs, Variables]:
+        """(the outputs of a model on a batch, the collections besides params, new); see `forward`."""
+        context = Context(batch.mask, round, key, is_training)
+        (features, extras), state = self.model.encode(variables, batch.inputs, context)
+        return Outputs(features, self.model.classify(variables["params"], features), extras), state
 
     def loss(
         self, params: Params, state: Variables, batch: Batch, view: ClientView, key: Key, terms: slice = slice(None)

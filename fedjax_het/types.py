@@ -15,13 +15,18 @@ from jaxtyping import Bool, Float, Int, Integer, Shaped
 Array = jax.Array
 HostArray = jax.Array | np.ndarray  # on the device, or on the host
 Key = jax.Array  # a typed key, jax.random.key
-Gram = Float[Array, "cohort cohort"]
-"""Inner products K_ij = <u_i, u_j> of the updates of a cohort, or coefficients C_ij of their combinations."""
+Gram = Float[Array, "cohort cohort"]  # inner products <u_i, u_j> of updates, or coefficients of their combinations
 PyTree = Any
 Params = PyTree
-Variables = dict[str, PyTree]
-"""Flax collections: {"params": ..., "batch_stats": ..., "amplitude": ...}."""
+Variables = dict[str, PyTree]  # Flax collections: {"params": ..., "batch_stats": ..., "amplitude": ...}
 Named = dict[str, PyTree]  # an algorithm's own quantities, by name
+
+
+class PublicInputs(NamedTuple):
+    """Inputs without labels that all clients and the server have."""
+
+    inputs: Shaped[HostArray, "public ..."]
+    order: Int[HostArray, " public"]  # drawn anew in every round, the same for all
 
 
 class Examples(NamedTuple):
@@ -29,6 +34,7 @@ class Examples(NamedTuple):
 
     inputs: Shaped[HostArray, "examples ..."]
     labels: Integer[HostArray, "examples *pixels"] | Float[HostArray, " examples"]  # see fedjax_het.labels
+    public: PublicInputs | None = None  # no client's examples; None without any
 
 
 class Rows(NamedTuple):
@@ -40,8 +46,7 @@ class Rows(NamedTuple):
     def even_batch_size(self, max_size: int) -> HostArray:
         """The size of batches that divide the examples evenly among as few batches as possible.
 
-        The batches of a client follow from its number of examples, and none is much smaller than the others, which
-        matters where a network normalizes by its batch.
+        None of a client's batches is much smaller than the others, which matters to batch normalization.
 
         Args:
             max_size: The maximum number of examples per batch.
@@ -215,6 +220,7 @@ class ServerView(NamedTuple):
     num_clients: int  # N, clients that have training examples; the others count in no mean over all clients
     updates: UpdateStack  # what the clients sent
     key: Key | None = None  # of (seed, round), independent of all keys of clients; None during the survey
+    public: PublicInputs | None = None
 
 
 class RoundSnapshot(NamedTuple):
@@ -263,8 +269,7 @@ class Leaf(NamedTuple):
     layer: type | None  # the class of the layer that owns it; None where the model names no layer there
 
 
-LeafRule = Callable[[Leaf], bool]
-"""leaf -> whether it is chosen; see `fedjax_het.sharing`."""
+LeafRule = Callable[[Leaf], bool]  # leaf -> whether it is chosen; see `fedjax_het.sharing`
 
 
 class Model(NamedTuple):
@@ -281,8 +286,7 @@ class Model(NamedTuple):
 
     published: Names and configuration in published files, a `fedjax_het.models.Published`; None if there are none.
     term_scale(variables, layer, name) -> s of a low-rank term s A B, by its layer and name; None without such terms.
-    narrowest(key, inputs) -> variables of the same network whose hidden layers have one unit; only the shapes are read.
-    None: the network has no sub-networks of smaller width.
+    narrowest(key, inputs) -> variables with one unit in every hidden layer, for their shapes; None: no smaller width.
     """
 
     init: Callable[[Key, Array], Variables]

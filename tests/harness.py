@@ -28,7 +28,11 @@ ADAPTERS, PROMPTS, CAPACITIES = (
 PRODUCTS = ("flora", "flexlora")  # the server averages products of adapters; their factors are not determined
 # FPL's contrast has a gradient as 1 / temperature: with the published .02, eight features jump from round to round.
 # Contexts of two vectors make the texts of three classes short. The one step of gradient tracking reads all examples.
-OWN = {"fpl": {"temperature": 0.1}, "dsgt": {"batch_size": 32}, **{name: {"num_tokens": 2} for name in PROMPTS}}
+OWN = {
+    **{"fpl": {"temperature": 0.1}, "dsgt": {"batch_size": 32}, **{name: {"num_tokens": 2} for name in PROMPTS}},
+    **{"feddf": {"distillation_steps": 3, "distillation_batch_size": 8}, "fedgen": {"hidden": 8, "noise": 4}},
+    **{"fedmd": {"sample_size": 12, "digest_batch_size": 8}, "fedtgp": {"server_epochs": 5}},
+}
 CLIP = {
     **{"features": 8, "layers": 1, "heads": 2, "patch": 2, "projection": 6, "text_features": 8, "text_layers": 1},
     **{"text_heads": 2, "text_vocabulary": 16, "text_max_length": 24, "texts": "tower"},
@@ -39,6 +43,17 @@ CLIP = {
 def federation(num_clients: int = 5, **options) -> Federation:
     """Ragged clients of small images; the first has fewer examples than a batch."""
     return data.toy(num_clients=num_clients, image=(6, 6, 1), examples_per_client=(7, 24), **options)
+
+
+def supply(chosen: Algorithm, federation: Federation) -> Federation:
+    """The federation, with public examples if the algorithm reads them."""
+    if not chosen.reads_public or federation.examples.public is not None:
+        return federation
+    return federation.with_public(federation.examples.inputs[:32])
+
+
+def federation_of(name: str) -> Federation:
+    return supply(algorithm(name), federation())
 
 
 def model(norm: str = "batch"):
@@ -108,7 +123,7 @@ def run(
     change: Callable[[State], State] = lambda state: state,
 ) -> tuple[State, list]:
     """(the last state, the metrics of every round).   change: of the state before the first."""
-    data, key = federation().data if data is None else data, jax.random.key(seed)
+    data, key = supply(round.algorithm, federation()).data if data is None else data, jax.random.key(seed)
     step, state, metrics = _compiled(round), change(round.init(key, data)), []
     for _ in range(rounds):
         state, measured = step(state, data, key)

@@ -19,7 +19,7 @@ from fedjax_het.engine.execution.trace import trace_round
 from fedjax_het.server.aggregators import AGGREGATORS
 from fedjax_het.uplink import STAGES
 from fedjax_het.validation import KeywordsOf
-from tests.harness import algorithm, federation, model, network_of
+from tests.harness import algorithm, federation, federation_of, model, network_of
 
 REGISTRIES = {
     "uplink": STAGES,
@@ -152,7 +152,6 @@ def algorithm_cases() -> Iterator[typing.Any]:
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "option", "value"), list(algorithm_cases()))
 def test_every_documented_value_of_an_algorithm_makes_a_round(name, option, value):
-    spec = RunSpec(
-        Sweep(lambda: algorithm(name, **{option: value})), network_of(name), federation(), participation.full(), 2, 2
-    )
+    sweep = Sweep(lambda: algorithm(name, **{option: value}))
+    spec = RunSpec(sweep, network_of(name), federation_of(name), participation.full(), 2, 2)
     trace_round(spec, vmapped)

@@ -17,7 +17,7 @@ from fedjax_het.engine.round.program import make_round
 from fedjax_het.models import lstm, mlp, unet
 from fedjax_het.server.weightings import WEIGHTINGS
 from fedjax_het.types import Batch, ClientData, Examples, Rows
-from tests.harness import algorithm, every_algorithm_slowly, federation, model, network_of
+from tests.harness import algorithm, every_algorithm_slowly, federation, federation_of, model, network_of
 from tests.record_shapes import check_shapes, checked, with_checked_slots, with_checked_weights
 
 pytestmark = pytest.mark.extended
@@ -47,7 +47,7 @@ def trace_checked(algorithm, model, federation):
 
 @every_algorithm_slowly
 def test_every_slot_is_given_and_returns_the_shapes_that_are_annotated(name):
-    trace_checked(algorithm(name), network_of(name), federation())
+    trace_checked(algorithm(name), network_of(name), federation_of(name))
 
 
 @pytest.mark.parametrize("name", ["fedavg", "fedld", pytest.param("harmofl", marks=pytest.mark.slow)])

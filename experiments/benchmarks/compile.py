@@ -101,6 +101,8 @@ def trace(algorithm: str, model: str, layout: Layout) -> TracedRound:
     federation = _draw_texts(problem) if len(problem.shape) == 1 else _draw_images(problem)
     network = problem.adapt(MODELS[model](num_classes=federation.num_classes, **problem.options))
     sweep = Sweep(lambda: ALGORITHMS[algorithm](learning_rate=0.01, batch_size=problem.batch))
+    if sweep.algorithms[0].reads_public:
+        federation = federation.with_public(federation.examples.inputs[:1000])
     return trace_round(RunSpec(sweep, network, federation, fh.participation.uniform(problem.cohort), 10, 5), layout)
 
 

@@ -20,6 +20,7 @@ _LEFT_OUT_FAMILIES = {
     "No server": "all clients take part in its rounds, and ten in these",
     "Low-rank adapters": "it tunes a pretrained network, and these begin with random weights",
     "Prompts of CLIP": "it tunes a pretrained network, and these begin with random weights",
+    "Distillation": "it exchanges predictions, prototypes or a second network, and these average one network",
     "Clusters of clients": "it has a model for each group of clients, and these share a test set",
     "Different capacities": "its clients train a part of the network, and these train all of it",
 }

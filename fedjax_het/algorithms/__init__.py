@@ -17,6 +17,7 @@ from fedjax_het.algorithms._fedavg import fedavg
 from fedjax_het.algorithms._fedbn import fedbn
 from fedjax_het.algorithms._fedcm import fedcm, mofedsam
 from fedjax_het.algorithms._feddecorr import feddecorr
+from fedjax_het.algorithms._feddf import feddf
 from fedjax_het.algorithms._feddg import feddg
 from fedjax_het.algorithms._feddisco import feddisco
 from fedjax_het.algorithms._feddistill import feddistill
@@ -31,6 +32,7 @@ from fedjax_het.algorithms._fediir import fediir
 from fedjax_het.algorithms._fedkd import fedkd
 from fedjax_het.algorithms._fedlc import fedlc
 from fedjax_het.algorithms._fedld import fedld
+from fedjax_het.algorithms._fedmd import fedmd
 from fedjax_het.algorithms._fedmgc import fedavg_dgc, fedmgc, fedprox_dgc
 from fedjax_het.algorithms._fednova import fednova
 from fedjax_het.algorithms._fedntd import fedntd
@@ -68,7 +70,7 @@ FAMILIES: Mapping[str, tuple[Callable[..., Algorithm], ...]] = MappingProxyType(
         "Conflicting updates": (fedld, fedgh, hierarchical, fedmgc, fedavg_dgc, fedprox_dgc),
         "Label skew": (moon, fedlc, fedrs, fedntd, feddecorr, feddisco, fedetf),
         "Personal models": (fedbn, fedper, lgfedavg, fedrep, fedbabu, fedpac, fedproto, ditto, pfedme, apfl),
-        "Distillation": (feddistill, fml, fedkd, fedtgp, fedgen),
+        "Distillation": (feddf, fedmd, feddistill, fml, fedkd, fedtgp, fedgen),
         "Clusters of clients": (ifca, fesem, cfl),
         "Low-rank adapters": (fedit, ffalora, fedsalora, rolora, fedexlora, lorafair, feddpa, flora, flexlora, hetlora),
         "Prompts of CLIP": (promptfl, fedotp, fedpgp),

@@ -11,6 +11,7 @@ import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import jax
+import numpy as np
 
 from fedjax_het import data, models
 from fedjax_het._internal.docstrings import parse_docstring
@@ -25,6 +26,7 @@ from fedjax_het.engine.execution.cost import traffic_per_client
 from fedjax_het.errors import InputError, nearest
 
 _CLIP = {"features": 32, "layers": 2, "heads": 2, "patch": 4, "text_features": 32, "text_layers": 2, "text_heads": 2}
+_PUBLIC = 1000  # examples
 
 
 def measure_traffic(factory: Callable[..., Algorithm], federation: data.Federation, network: str = "cnn") -> int:
@@ -36,6 +38,9 @@ def measure_traffic(factory: Callable[..., Algorithm], federation: data.Federati
     else:
         model = models.cnn(classes, channels=(8, 16), hidden=(32,), norm="batch")
     algorithm, num_clients = factory(), federation.num_clients
+    if algorithm.reads_public:
+        shape = federation.examples.inputs.shape[1:]
+        federation = federation.with_public(np.zeros((_PUBLIC, *shape), federation.examples.inputs.dtype))
     round = make_round(algorithm, model, num_clients, prepare=federation.prepare)
     key = make_key(0)
     state = jax.eval_shape(round.init, key, federation.data)

@@ -17,6 +17,7 @@ from fedjax_het.data.partition import (
     within_domains,
 )
 from fedjax_het.data.poisoning import POISONINGS, Poisoning, backdoor, flip_labels
+from fedjax_het.data.public import PUBLIC
 from fedjax_het.data.shift import SHIFTS, relabeled, rotated
 from fedjax_het.data.sources import SOURCES, convert, load
 from fedjax_het.data.synthetic import toy
@@ -25,6 +26,7 @@ __all__ = [
     "AUGMENTATIONS",
     "PARTITIONS",
     "POISONINGS",
+    "PUBLIC",
     "SHIFTS",
     "SOURCES",
     "Augmentation",

@@ -17,7 +17,7 @@ from fedjax_het.types import ClientData, Examples
 from fedjax_het.validation import CountOrZero, Finite, FractionBelowOne, Positive, Seed, validate_arguments
 
 # Each choice has its own random stream, so changing one setting does not affect the others.
-_TEST, _PARTITION, _NEWCOMERS, _SPLIT, _EQUAL = range(5)
+_TEST, _PARTITION, _NEWCOMERS, _SPLIT, _EQUAL, _PUBLIC = range(6)
 
 
 @validate_arguments
@@ -36,12 +36,14 @@ def federate(
     equal_train: bool = False,
     standardise: bool | Sequence[tuple[Finite, Positive]] = False,
     augment: Augmentation | None = None,
+    public: FractionBelowOne | Dataset = 0.0,
 ) -> Federation:
     """Distribute a data set over clients.
 
     1. The examples of `unseen_domains` are held out, from all splits: federation.unseen.
     2. The common test set is the published test split of the other domains if there is one; otherwise `test_fraction`
        of the other examples outside the published validation split, stratified by domain and class.
+       If `public` is a fraction, that part of the remaining training examples becomes public, stratified in this way.
     3. `partition` distributes the rest over num_clients + unseen_clients clients. A random `unseen_clients` of them
        become federation.newcomers, which have data but never train.
     4. The examples of each client are split at random into train, valid (`valid_fraction`) and test
@@ -67,6 +69,8 @@ def federate(
             of training clients. [(mean, deviation), ...] per channel, for pixels in 0..1: constants, as required for
             differential privacy.
         augment: The augmentation of training images, see `augmentation.images` (default None).
+        public: The inputs without labels that all clients and the server have, for algorithms that read them: the
+            fraction of the training examples that no client then has, or another data set with inputs of this shape.
 
     Returns:
         The federation, determined by the seed; compare `fingerprint` across machines.
@@ -88,6 +92,7 @@ def federate(
     requested = Fractions(test_fraction, client_test_fraction, valid_fraction)
     fractions = splitting.resolve_fractions(dataset, unseen, requested, local_test)
     test, rest = splitting.hold_out(dataset, unseen, fractions, local_test, np.random.default_rng([seed, _TEST]))
+    public_inputs, rest = _choose_public(public, dataset, rest, np.random.default_rng([seed, _PUBLIC]))
     num_clients = num_clients or _count_trained_domains(dataset, rest, unseen_clients)
     num_all = num_clients + unseen_clients
     _check_shared_examples(partition, fractions, unseen_clients)
@@ -104,7 +109,7 @@ def federate(
         splits = splitting.equalize_sizes(splits, trained, [np.random.default_rng([seed, _EQUAL, i]) for i in trained])
     examples = Examples(dataset.inputs, dataset.labels)
     training = np.concatenate([splits[i].train for i in trained])
-    return Federation(
+    federation = Federation(
         name=dataset.name,
         data=_gather_client_data(examples, splits, trained),
         newcomers=_gather_client_data(examples, splits, new) if unseen_clients else None,
@@ -118,6 +123,31 @@ def federate(
         vocabulary=dataset.vocabulary,
         client_domains=None if domains is None else tuple(domains[i] for i in trained),
     )
+    return federation if public_inputs is None else federation.with_public(public_inputs)
+
+
+def _choose_public(
+    public: float | Dataset, dataset: Dataset, rest: np.ndarray, rng: np.random.Generator
+) -> tuple[np.ndarray | None, np.ndarray]:
+    """(The public inputs, the positions that remain for clients.)"""
+    if isinstance(public, Dataset):
+        inputs = public.inputs
+        kinds = [(x.inputs.dtype, x.inputs.shape[1:], x.vocabulary) for x in (public, dataset)]
+        if kinds[0] != kinds[1]:
+            raise InputError(
+                f"public: inputs of {public.name} have shape {kinds[0][1]} and type {kinds[0][0]}, those of "
+                f"{dataset.name} {kinds[1][1]} and {kinds[1][0]}. Give data with the same shape, type and vocabulary."
+            )
+    elif not public:
+        return None, rest
+    else:
+        is_public = np.zeros(len(dataset.labels), bool)
+        candidates = rest[dataset.splits["train"][rest]]
+        is_public[candidates] = splitting.draw_stratified(splitting.find_strata(dataset, candidates), public, rng)
+        if not is_public.any():
+            raise InputError(f"public: {public} of {len(candidates)} examples is none. Give a larger fraction.")
+        inputs, rest = dataset.inputs[is_public], rest[~is_public[rest]]
+    return inputs, rest
 
 
 def _make_preparation(

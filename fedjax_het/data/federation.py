@@ -1,7 +1,7 @@
 """Federations: a single copy of the examples, and tables of example positions per client."""
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -10,7 +10,7 @@ import numpy as np
 from fedjax_het.data.augmentation import Augmentation
 from fedjax_het.data.preparation import Preparation
 from fedjax_het.labels import are_times
-from fedjax_het.types import ClientData, Examples, Rows
+from fedjax_het.types import ClientData, Examples, HostArray, PublicInputs, Rows
 
 _CHUNK_BYTES = 1 << 26  # bytes of examples hashed at a time
 
@@ -97,12 +97,24 @@ class Federation:
         arrays = [
             (f"{name}/{field}", values) for name, rows in self._tables() for field, values in rows._asdict().items()
         ]
-        for name, values in (*self.examples._asdict().items(), *arrays):
+        public = [] if self.examples.public is None else [("public", self.examples.public.inputs)]
+        examples = [("inputs", self.examples.inputs), ("labels", self.examples.labels), *public]
+        for name, values in (*examples, *arrays):
             values = np.asarray(values)
             digest.update(f"{name} {values.dtype.newbyteorder('<').str} {values.shape};".encode())
             for chunk in np.array_split(np.atleast_1d(values), -(-values.nbytes // _CHUNK_BYTES) or 1):
                 digest.update(np.ascontiguousarray(chunk, chunk.dtype.newbyteorder("<")).data)
         return digest.hexdigest()
+
+    def with_examples(self, examples: Examples) -> "Federation":
+        """The federation with other examples at the same positions."""
+        newcomers = self.newcomers and self.newcomers._replace(examples=examples)
+        return replace(self, data=self.data._replace(examples=examples), newcomers=newcomers)
+
+    def with_public(self, inputs: HostArray) -> "Federation":
+        """The federation with these public inputs, [examples, ...], as they are stored."""
+        public = PublicInputs(inputs, np.arange(len(inputs), dtype=np.int32))
+        return self.with_examples(self.examples._replace(public=public))
 
     def describe(self) -> list[dict]:
         """Summarize the clients.

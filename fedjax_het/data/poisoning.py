@@ -11,7 +11,7 @@ from fedjax_het.attackers import Attackers, check_attackers, choose_attackers
 from fedjax_het.data.federation import Federation
 from fedjax_het.errors import InputError
 from fedjax_het.labels import are_of_sequences, are_times
-from fedjax_het.types import Examples, Rows
+from fedjax_het.types import Rows
 from fedjax_het.validation import Count, CountOrZero, PositiveFraction, validate_arguments
 
 Poisoning = Callable[[Federation], Federation]
@@ -38,7 +38,7 @@ def flip_labels(**attackers: Unpack[Attackers]) -> Poisoning:
         flipped = -labels[positions] if are_times(labels) else federation.num_classes - 1 - labels[positions]
         is_padding = are_of_sequences(labels) & (labels[positions] < 0)
         labels[positions] = np.where(is_padding, labels[positions], flipped)
-        return _with_examples(federation, Examples(federation.examples.inputs, labels))
+        return federation.with_examples(federation.examples._replace(labels=labels))
 
     return poison
 
@@ -88,7 +88,8 @@ def backdoor(
         changed = np.concatenate([positions, added])
         inputs[changed, -size:, -size:] = brightest
         unseen = federation.unseen | {BACKDOOR: Rows(added, np.asarray(len(added), np.int32))}
-        return replace(_with_examples(federation, Examples(inputs, labels)), unseen=unseen)
+        examples = federation.examples._replace(inputs=inputs, labels=labels)
+        return replace(federation.with_examples(examples), unseen=unseen)
 
     return poison
 
@@ -101,11 +102,6 @@ def _training_positions(federation: Federation, attackers: Attackers, share: flo
         raise InputError("clients: no attacker has a training example. Name other clients.")
     parts = [np.asarray(rows.index[i])[: int(np.ceil(share * int(rows.count[i])))] for i in ids]
     return np.concatenate([*parts, np.zeros(0, np.int32)]).astype(np.int64)
-
-
-def _with_examples(federation: Federation, examples: Examples) -> Federation:
-    newcomers = federation.newcomers and federation.newcomers._replace(examples=examples)
-    return replace(federation, data=federation.data._replace(examples=examples), newcomers=newcomers)
 
 
 POISONINGS: Mapping[str, Callable[..., Poisoning]] = MappingProxyType(

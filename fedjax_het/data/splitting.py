@@ -52,6 +52,12 @@ def draw_stratified(strata: np.ndarray, fraction: float, rng: np.random.Generato
     return is_drawn
 
 
+def find_strata(dataset: Dataset, positions: np.ndarray) -> np.ndarray:
+    """The stratum of each example: its domain and, if it has one label, its class."""
+    classes = dataset.classes[positions] if dataset.has_label_per_example else 0
+    return dataset.domains[positions] * dataset.num_classes + classes
+
+
 def split_positions(
     positions: np.ndarray, valid_fraction: float, test_fraction: float, rng: np.random.Generator
 ) -> ClientSplit:
@@ -124,9 +130,7 @@ def hold_out(
         is_test = np.zeros(len(is_test), bool)
     elif fractions.test is not None:
         candidates = np.flatnonzero(is_seen & ~dataset.is_valid)
-        classes = dataset.classes[candidates] if dataset.has_label_per_example else 0
-        strata = dataset.domains[candidates] * dataset.num_classes + classes
-        is_test[candidates] = draw_stratified(strata, fractions.test, rng)
+        is_test[candidates] = draw_stratified(find_strata(dataset, candidates), fractions.test, rng)
     rest = np.flatnonzero(is_seen & ~is_test)
     if not dataset.splits["train"][rest].any():
         raise InputError(

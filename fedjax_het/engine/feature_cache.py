@@ -58,13 +58,15 @@ def cache_features(
         The model and the federation for training. For new examples, use the original model with the trained variables.
 
     Raises:
-        InputError: Inputs are augmented, no layer is frozen before the first trained one, the frozen leaves depend on
+        InputError: Inputs are augmented or public, no layer is frozen before the first trained one, leaves depend on
             the seed, or the folder cannot be written.
     """
     if federation.augment is not None:
         raise InputError(
             "cache_features: inputs are augmented and differ in each epoch. Turn off augmentation or cache_features."
         )
+    if federation.examples.public is not None:
+        raise InputError("cache_features: public examples are not cached. Leave out public, or cache_features.")
     stored = federation.examples.inputs
     example = federation.prepare(jnp.zeros((1, *stored.shape[1:]), stored.dtype))
     variables = _initialize(model, example)
@@ -73,10 +75,8 @@ def cache_features(
     where = None if folder is None else Path(folder)
     features = _compute_features(model, cut, variables, frozen, federation, batch_size, where)
     examples = federation.examples._replace(inputs=features)
-    data = federation.data._replace(examples=examples)
-    newcomers = federation.newcomers and federation.newcomers._replace(examples=examples)
     prepare = replace(federation.prepare, is_applied=True)
-    return _continue_from(model, cut, example), replace(federation, data=data, newcomers=newcomers, prepare=prepare)
+    return _continue_from(model, cut, example), replace(federation.with_examples(examples), prepare=prepare)
 
 
 def _initialize(model: Model, example: Array) -> Variables:

@@ -182,6 +182,27 @@ def class_weighted_mean(weighting: WeightingName = "samples", outline: str = "pr
     return Summary(init, update)
 
 
+def mean_logits(sample_size: int) -> Summary:
+    """The mean over the clients of the round of their logits on public examples, [sample, class], from zero (FedMD).
+
+    Args:
+        sample_size: The number of examples.
+
+    Raises:
+        InputError: The model has no outline (see `models.with_logit_shape`).
+    """
+
+    def update(old: Array, reports: UpdateStack, view: ServerView) -> Array:
+        mean = _total(reports, view) / jnp.maximum(jnp.sum(view.is_present), 1)
+        return mean.astype(old.dtype)
+
+    def init(problem: Problem, shared: Variables, num_clients: int, cohort_size: int) -> Array:
+        outline = class_outline(shared, "logits")
+        return jnp.zeros((sample_size, len(outline)), outline.dtype)
+
+    return Summary(init, update, sums=(_SUM_OF_REPORTS,))
+
+
 def class_outline(shared: Variables, name: str = "prototypes") -> Array:
     """Zeros with the shape of class means."""
     if name not in shared.get("outline", {}):

@@ -23,7 +23,7 @@ from tests.harness import (
     difference,
     every_algorithm,
     every_algorithm_slowly,
-    federation,
+    federation_of,
     is_equal,
     map_rows,
     network_of,
@@ -39,7 +39,7 @@ KEY = jax.random.key(0)
 
 @every_algorithm
 def test_a_round_keeps_structure_shapes_and_dtypes(name):
-    before = plain_round(name).init(jax.random.key(0), federation().data)
+    before = plain_round(name).init(jax.random.key(0), federation_of(name).data)
     after, _ = reference_run(name)
     chex.assert_trees_all_equal_shapes_and_dtypes(before, after)
     assert int(after.server.round) == 3
@@ -77,7 +77,7 @@ def test_the_same_seed_gives_the_same_bits_and_another_seed_others(name):
 @every_algorithm_slowly
 def test_padding_of_the_index_table_does_not_change_the_result(name):
     wider = map_rows(
-        federation().data, lambda rows: Rows(np.pad(rows.index, ((0, 0), (0, 5)), constant_values=3), rows.count)
+        federation_of(name).data, lambda rows: Rows(np.pad(rows.index, ((0, 0), (0, 5)), constant_values=3), rows.count)
     )
     assert difference(reference_run(name)[0], run(plain_round(name), data=wider)[0]) < rounding_tolerance(name)
 
@@ -92,7 +92,7 @@ def test_the_order_of_clients_does_not_change_the_result(name):
 
 @every_algorithm
 def test_training_lowers_the_task_loss(name):
-    before = plain_round(name).init(jax.random.key(0), federation().data)
+    before = plain_round(name).init(jax.random.key(0), federation_of(name).data)
     rounds = int(20 * algorithm(name).aggregator.extrapolation)  # extrapolated steps overshoot at first
     after, _ = run(plain_round(name), rounds=rounds)
     # A frozen body with random weights, and few trained weights; or sub-networks of few units, without a norm.
@@ -107,11 +107,11 @@ def test_personal_leaves_are_never_sent(name):
         rule = algorithm(name).sharing
     if rule is sharing.share_all:  # the context is the only leaf
         with pytest.raises(InputError, match="the rule keeps every trained parameter"):
-            compose(name, change={"sharing": sharing.personal("params/context")}).init(KEY, federation().data)
+            compose(name, change={"sharing": sharing.personal("params/context")}).init(KEY, federation_of(name).data)
         return
     round = compose(name, change={"sharing": rule})
-    state = round.init(jax.random.key(0), federation().data)
-    after, metrics, said = jax.jit(round.step_with_messages)(state, federation().data, jax.random.key(0))
+    state = round.init(jax.random.key(0), federation_of(name).data)
+    after, metrics, said = jax.jit(round.step_with_messages)(state, federation_of(name).data, jax.random.key(0))
     personal = set(tree.paths(state.clients.personal)) - set(tree.paths(state.server.shared))  # without a server, all
     assert personal
     assert not personal & set(tree.paths(said.received.shared))
@@ -125,7 +125,7 @@ def test_personal_leaves_are_never_sent(name):
 @all_quick_for("fedavg", "fedbn")
 def test_training_works_with_an_adaptive_server_optimizer(name):
     round = compose(name, change={"server_optimizer": optax.adam(0.03)})
-    before = round.init(jax.random.key(0), federation().data)
+    before = round.init(jax.random.key(0), federation_of(name).data)
     after, _ = run(round, rounds=5 if name in ADAPTERS else 15)  # on a frozen random body it overshoots later
     assert task_loss(round, after) < task_loss(round, before)
 

@@ -12,7 +12,7 @@ from fedjax_het import tree
 from fedjax_het.algorithm import LocalUpdate
 from fedjax_het.engine.round import participation
 from fedjax_het.engine.round.participation import Participation
-from fedjax_het.types import Examples, Rows
+from fedjax_het.types import Rows
 from tests.harness import (
     PRODUCTS,
     ROUNDING,
@@ -20,7 +20,7 @@ from tests.harness import (
     all_quick_for,
     compose,
     difference,
-    federation,
+    federation_of,
     is_equal,
     map_rows,
     params_of,
@@ -43,7 +43,7 @@ def test_clients_that_drop_out_are_not_counted(name):
 @all_quick_for("fedld")
 def test_a_round_without_reports_does_not_change_the_state(name):
     round = compose(name, participation=participation.bernoulli(1e-30))  # no client, in practice
-    before = round.init(jax.random.key(0), federation().data)
+    before = round.init(jax.random.key(0), federation_of(name).data)
     state, metrics = run(round, rounds=2)
     assert is_equal(before.server._replace(round=state.server.round), state.server)
     assert is_equal(before.clients, state.clients)
@@ -53,7 +53,7 @@ def test_a_round_without_reports_does_not_change_the_state(name):
 @pytest.mark.extended
 @all_quick_for("fedld")
 def test_training_with_one_client_stays_finite(name):
-    alone = map_rows(federation().data, lambda rows: Rows(rows.index[-1:], rows.count[-1:]))
+    alone = map_rows(federation_of(name).data, lambda rows: Rows(rows.index[-1:], rows.count[-1:]))
     state, _ = run(compose(name, num_clients=1), rounds=2, data=alone)
     assert bool(tree.is_finite(state))
 
@@ -61,7 +61,7 @@ def test_training_with_one_client_stays_finite(name):
 @all_quick_for("fedld")
 def test_a_client_without_examples_does_not_change_the_result(name):
     empty = map_rows(
-        federation().data,
+        federation_of(name).data,
         lambda rows: Rows(np.concatenate([rows.index, rows.index[:1]]), np.append(rows.count, 0).astype(np.int32)),
     )
     options = {"topology": "complete"} if algorithm(name).mixing else {}  # in other graphs the client leaves a gap
@@ -92,19 +92,19 @@ def test_a_round_with_a_nonfinite_aggregate_is_rejected(name):
 @all_quick_for("fedld")
 def test_nan_of_one_client_reaches_no_other(name):
     """The client is left out and counted, as if it had dropped out."""
-    healthy = federation()
+    healthy = federation_of(name)
     inputs = np.asarray(healthy.prepare(healthy.examples.inputs))
     sick = inputs.copy()
     sick[healthy.data.train.index[2, 0]] = np.nan
     round = compose(name, prepare=lambda images: images)
-    state, metrics = run(round, data=healthy.data._replace(examples=Examples(sick, healthy.examples.labels)))
+    state, metrics = run(round, data=healthy.with_examples(healthy.examples._replace(inputs=sick)).data)
     assert [int(m.num_nonfinite) for m in metrics] == [1, 1, 1]
     assert metrics[0].is_nonfinite.tolist() == [False, False, True, False, False]
     assert bool(tree.is_finite(state))
     assert int(state.counters.nonfinite) == 3
     absent = lambda key, n, number: (np.arange(5), np.arange(5) != 2)  # noqa: E731
     round = compose(name, prepare=lambda images: images, participation=Participation(lambda n: 5, absent))
-    other, _ = run(round, data=healthy.data._replace(examples=Examples(inputs, healthy.examples.labels)))
+    other, _ = run(round, data=healthy.with_examples(healthy.examples._replace(inputs=inputs)).data)
     assert difference(other._replace(counters=()), state._replace(counters=())) < rounding_tolerance(name)
 
 
@@ -115,7 +115,7 @@ def test_with_identical_clients_the_servers_step_is_theirs(name):
     if its aggregator extrapolates, between them and a multiple of them.
     They differ only where an algorithm draws samples of its own; all examples are one batch, in whatever order."""
     alike = map_rows(
-        federation().data, lambda rows: Rows(np.repeat(rows.index[:1], 5, axis=0), np.repeat(rows.count[:1], 5))
+        federation_of(name).data, lambda rows: Rows(np.repeat(rows.index[:1], 5, axis=0), np.repeat(rows.count[:1], 5))
     )
     round = compose(name, change={"server_optimizer": optax.sgd(1.0)})
     state = round.init(jax.random.key(0), alike)
@@ -144,7 +144,7 @@ def test_with_identical_clients_the_servers_step_is_theirs(name):
 def test_clients_with_zero_updates_stay_finite(name, still):
     """No NaN from the direction of a zero update; without updates, the server does not change."""
     round = compose(name, change={"local_update": keep_start(algorithm(name).local_update, still)})
-    before = round.init(jax.random.key(0), federation().data)
+    before = round.init(jax.random.key(0), federation_of(name).data)
     state, metrics = run(round, rounds=2)
     assert bool(tree.is_finite(state))
     assert int(metrics[-1].num_reporting) == 5

@@ -9,7 +9,7 @@ from tests.harness import TINY, compose, difference, is_equal, plain_round, run
 
 pytestmark = pytest.mark.extended
 
-ITS_OWN = {"fedpac": {"head_learning_rate": 0.2}}  # .1 else
+ITS_OWN = {"fedpac": {"head_learning_rate": 0.2}, "fedtgp": {"server_learning_rate": 0.05}}  # .1 and the rate else
 
 
 def half(round):

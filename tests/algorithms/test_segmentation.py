@@ -10,13 +10,17 @@ from fedjax_het.algorithms import ALGORITHMS
 from fedjax_het.diagnostics import DIAGNOSTICS
 from fedjax_het.errors import InputError
 from fedjax_het.models._norms import norm
-from tests.harness import ADAPTERS, CAPACITIES, PROMPTS, every_algorithm_slowly
+from tests.harness import ADAPTERS, CAPACITIES, PROMPTS, every_algorithm_slowly, supply
 
 pytestmark = pytest.mark.extended
 
 FEDERATION = data.toy(num_clients=3, num_classes=2, image=(16, 16, 1), masks=True, examples_per_client=(12, 16))
 # Prototypes, a distribution for each class, correlations of features, a frame.
-OF_CLASSES = {"fedpac", "fedsr", "fedproto", "feddecorr", "fedetf", "fpl"}
+OF_CLASSES = {
+    *("fedpac", "fedsr", "fedproto", "feddecorr", "fedetf", "fpl"),
+    *("fedmd", "feddistill", "fedtgp", "fedgen"),
+}
+DISTILLED = {"feddf": {"distillation_steps": 2, "distillation_batch_size": 4}, "fedmd": {"sample_size": 8}}
 
 
 class PixelClassifier(nn.Module):
@@ -36,8 +40,9 @@ class PixelClassifier(nn.Module):
 
 
 def simulation(name, model=None, **options):
-    algorithm = ALGORITHMS[name](learning_rate=0.1, batch_size=8)
-    return engine.Simulation(algorithm, model or models.from_flax(PixelClassifier()), FEDERATION, rounds=3, **options)
+    algorithm = ALGORITHMS[name](learning_rate=0.1, batch_size=8, **DISTILLED.get(name, {}))
+    network, federation = model or models.from_flax(PixelClassifier()), supply(algorithm, FEDERATION)
+    return engine.Simulation(algorithm, network, federation, rounds=3, **options)
 
 
 @pytest.mark.slow

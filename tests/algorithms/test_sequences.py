@@ -9,8 +9,8 @@ from fedjax_het.algorithms import ALGORITHMS
 from fedjax_het.errors import InputError
 from fedjax_het.labels import PADDING
 from fedjax_het.types import Context
-from tests.algorithms.test_segmentation import OF_CLASSES
-from tests.harness import ADAPTERS, CAPACITIES, PROMPTS
+from tests.algorithms.test_segmentation import DISTILLED, OF_CLASSES
+from tests.harness import ADAPTERS, CAPACITIES, PROMPTS, supply
 
 LENGTH, NUM_TOKENS = 6, 4
 MODEL = models.lstm(NUM_TOKENS, hidden=(8,), outputs="every")
@@ -33,8 +33,8 @@ def federation(filler: int = 0) -> data.Federation:
 
 
 def simulation(name, chosen, **options):
-    algorithm = ALGORITHMS[name](learning_rate=1.0, batch_size=8)
-    return engine.Simulation(algorithm, MODEL, chosen, rounds=30, evaluate_every=30, **options)
+    algorithm = ALGORITHMS[name](learning_rate=1.0, batch_size=8, **DISTILLED.get(name, {}))
+    return engine.Simulation(algorithm, MODEL, supply(algorithm, chosen), rounds=30, evaluate_every=30, **options)
 
 
 @pytest.mark.extended

@@ -13,6 +13,8 @@ from fedjax_het.cli.runs import records
 from fedjax_het.client.objectives import with_task_loss
 from fedjax_het.errors import InputError
 from fedjax_het.labels import concordance, cox_losses
+from tests.algorithms.test_segmentation import DISTILLED
+from tests.harness import supply
 
 pytestmark = pytest.mark.extended
 
@@ -78,12 +80,14 @@ def federation(**options):
 
 
 def with_loss(name, task_loss):
-    algorithm = ALGORITHMS[name](learning_rate=0.1, batch_size=16)
+    algorithm = ALGORITHMS[name](learning_rate=0.1, batch_size=16, **DISTILLED.get(name, {}))
     return replace(algorithm, objective=with_task_loss(algorithm.objective, task_loss))
 
 
 def survival_run(name, task_loss="cox", **options):
-    return engine.Simulation(with_loss(name, task_loss), models.mlp(2, hidden=()), federation(), rounds=10, **options)
+    algorithm = with_loss(name, task_loss)
+    federated = supply(algorithm, federation())
+    return engine.Simulation(algorithm, models.mlp(2, hidden=()), federated, rounds=10, **options)
 
 
 def test_a_linear_model_learns_the_hazard():

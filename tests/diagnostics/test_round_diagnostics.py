@@ -18,7 +18,7 @@ from fedjax_het.engine.execution.trace import trace_round
 from fedjax_het.engine.round import participation
 from fedjax_het.errors import InputError
 from fedjax_het.types import Context
-from tests.harness import algorithm, every_algorithm_slowly, is_equal, model, network_of
+from tests.harness import algorithm, every_algorithm_slowly, is_equal, model, network_of, supply
 
 pytestmark = pytest.mark.extended
 
@@ -173,7 +173,7 @@ def test_the_drift_of_one_plain_step_is_its_squared_length():
 
 @every_algorithm_slowly
 def test_every_algorithm_can_be_diagnosed(name):
-    everyone = federation()
+    everyone = supply(algorithm(name), federation())
     spec = RunSpec(Sweep(lambda: algorithm(name)), network_of(name), everyone, participation.uniform(COHORT), 1, 1)
     program = RunPrograms(trace_round(spec, vmapped)).measures(make_diagnosis(spec, vmapped, DIAGNOSTICS))
     found = jax.eval_shape(program.function, *program.arguments)

@@ -12,7 +12,7 @@ from fedjax_het.errors import InputError
 from fedjax_het.models import from_flax
 from fedjax_het.models._resnet import ResNet
 from tests.golden.replay import client_data
-from tests.harness import CAPACITIES, PROMPTS, algorithm, every_algorithm, every_algorithm_slowly
+from tests.harness import CAPACITIES, PROMPTS, algorithm, every_algorithm, every_algorithm_slowly, supply
 
 pytestmark = pytest.mark.extended
 
@@ -36,7 +36,7 @@ def check_round(name, network):
         with pytest.raises(InputError, match=r"no text tower|batch norms keep running statistics"):
             trace(round, federation().data)
         return
-    before, after = trace(round, federation().data)
+    before, after = trace(round, supply(round.algorithm, federation()).data)
     assert jax.tree.map(lambda x: (x.shape, x.dtype), before) == jax.tree.map(lambda x: (x.shape, x.dtype), after)
 
 

@@ -248,7 +248,8 @@ def _choose_conv_impl(precision: str, processes: Processes, *, is_timed: bool = 
 
 def read_dataset(table: Mapping[str, Any]) -> Dataset:
     """Read a data set, given the table config.data, whose options of the source go to the source, and shift it."""
-    options = {key: table[key] for key in table if key not in {"partition", "augment", "shift", *TABLES["data"].fixed}}
+    nested = {where.removeprefix("data.") for where in TABLES if where.startswith("data.")}
+    options = {key: table[key] for key in table if key not in {*nested, *TABLES["data"].fixed}}
     shift = calls.build_from_table(table["shift"], SHIFTS, "config.data.shift")
     return shift(calls.build_from_table(options, TABLES["data"].registry, "config.data"))
 
@@ -260,13 +261,13 @@ def build_federation(table: Mapping[str, Any], whole: Dataset | None = None) -> 
         table: config.data, whose options go to the source, the partition, the augmentation and `federate`.
         whole: the data set, if it has been read.
     """
-    split_options = {key: value for key, value in table.items() if key in TABLES["data"].fixed}
-    partition = calls.build_from_table(table["partition"], TABLES["data.partition"].registry, "config.data.partition")
-    augment = calls.build_from_table(table["augment"], TABLES["data.augment"].registry, "config.data.augment")
+    options = {key: value for key, value in table.items() if key in TABLES["data"].fixed}
+    built = {
+        name: calls.build_from_table(table[name], TABLES[f"data.{name}"].registry, f"config.data.{name}")
+        for name in ("partition", "augment", "public")
+    }
     whole = whole or read_dataset(table)
-    return whole, calls.call_factory(
-        _federate, split_options, "config.data", dataset=whole, partition=partition, augment=augment
-    )
+    return whole, calls.call_factory(_federate, options, "config.data", dataset=whole, **built)
 
 
 def _federate(unseen: str, **options: Any) -> Federation:

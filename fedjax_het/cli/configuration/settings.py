@@ -12,7 +12,7 @@ from fedjax_het.cli.configuration.privacy import PrivacyBudget
 from fedjax_het.cli.runs import setting_text
 from fedjax_het.client.objectives import TaskLoss
 from fedjax_het.client.schedules import SCHEDULES
-from fedjax_het.data import AUGMENTATIONS, PARTITIONS, POISONINGS, SHIFTS, SOURCES, federate
+from fedjax_het.data import AUGMENTATIONS, PARTITIONS, POISONINGS, PUBLIC, SHIFTS, SOURCES, federate
 from fedjax_het.diagnostics import DIAGNOSTICS
 from fedjax_het.engine import METRICS, EarlyStopping
 from fedjax_het.engine.round import participation
@@ -89,7 +89,7 @@ class TableSpec(NamedTuple):
         return {"name": calls.Setting(str)} | own | dict(self.fixed)
 
 
-_SPLIT = calls.read_signature(federate, given=("dataset", "partition", "unseen_domains", "augment")) | {
+_SPLIT = calls.read_signature(federate, given=("dataset", "partition", "unseen_domains", "augment", "public")) | {
     "unseen": calls.Setting(str, ""),  # domains to hold out, "sketch" or "photo, sketch"
 }
 TABLES = {
@@ -101,6 +101,7 @@ TABLES = {
     "data.partition": TableSpec(PARTITIONS),
     "data.augment": TableSpec(AUGMENTATIONS),
     "data.shift": TableSpec(SHIFTS),
+    "data.public": TableSpec(PUBLIC, given=("name",)),
 }
 OPTIONAL_TABLES = {
     "participation": TableSpec(participation.PARTICIPATIONS, given=("cohort_size",)),
@@ -121,6 +122,7 @@ _NESTED = {
     "data.partition": {},
     "data.augment": {"name": "none"},
     "data.shift": {"name": "none"},
+    "data.public": {"name": "none"},
 }
 
 

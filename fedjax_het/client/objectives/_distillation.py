@@ -102,7 +102,9 @@ def adaptive_distillation(gradients: Gradients = "own", over_classes: OverClasse
             entropy, other_entropy = entropies
             gap = mean_over_labels(divergence(other[1], own[1]), labels, mask)
             gap = gap / own[1].shape[-1] if over_classes == "mean" else gap
-            distance = masked_mean(jnp.square(own[0] - other[0]), mask)
+            squares = jnp.mean(jnp.square(own[0] - other[0]), axis=-1)
+            has_labels = squares.shape == labels.shape  # features of the positions that have labels
+            distance = mean_over_labels(squares, labels, mask) if has_labels else masked_mean(squares, mask)
             return entropy + (gap + distance) / jnp.maximum(entropy + other_entropy, _SMALLEST)
 
         return loss(teacher, constants[1]) + loss(student, constants[0])

@@ -107,10 +107,12 @@ def resident_bytes(traced: TracedRound, offload: OffloadPolicy) -> dict[str, int
     else:
         sizes["client states of 3 cohorts"] = 3 * seeds * slots * bytes_per_state // layout.num_devices
     if offload.examples == "device":
-        sizes["examples"] = tree.num_bytes(data.examples)
+        sizes["examples"] = tree.num_bytes(data.examples[:2])
     else:
-        bytes_per_example = sum(x.dtype.itemsize * math.prod(x.shape[1:]) for x in data.examples)
+        bytes_per_example = sum(x.dtype.itemsize * math.prod(x.shape[1:]) for x in data.examples[:2])
         sizes["examples of 2 cohorts"] = 2 * spec.max_examples() * bytes_per_example
+    if data.examples.public:
+        sizes["public examples"] = tree.num_bytes(data.examples.public)
     sizes["index tables of 2 cohorts"] = 2 * seeds * slots * tree.num_bytes(tables) // spec.num_clients
     if is_stacked(spec.algorithm):
         sizes[UPDATES] = seeds * tree.num_bytes(messages.uploads.update) // layout.num_devices

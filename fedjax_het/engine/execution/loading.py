@@ -19,7 +19,7 @@ from fedjax_het.engine.parallel.compilation import compile_program
 from fedjax_het.engine.round.client_step import Cohort
 from fedjax_het.engine.round.event_schedule import EventSchedule
 from fedjax_het.problem import HIDDEN_TEST_ROWS
-from fedjax_het.types import Array, ClientData, Examples, HostArray, Key, Rows
+from fedjax_het.types import Array, ClientData, Examples, HostArray, Key, PublicInputs, Rows
 
 
 def select_rows(rows: Rows, ids: HostArray, is_here: HostArray) -> Rows:
@@ -34,7 +34,7 @@ def compact_examples(examples: Examples, tables: Sequence[Rows], num_slots: int)
     read the same numbers. Unused slots are not initialized.
 
     Args:
-        examples: The examples of the federation.
+        examples: The examples of the federation. Public ones are not copied.
         tables: Index tables into them, [..., capacity].
         num_slots: The number of examples of the copy, at least the number of referenced examples plus one.
 
@@ -50,7 +50,8 @@ def compact_examples(examples: Examples, tables: Sequence[Rows], num_slots: int)
         index[entry] = np.arange(offset, offset + len(positions[-1]))
         new_tables.append(rows._replace(index=index))
     chosen = np.concatenate(positions)
-    return Examples(*(_gather(np.asarray(values), chosen, num_slots) for values in examples)), tuple(new_tables)
+    inputs, labels = (_gather(np.asarray(values), chosen, num_slots) for values in examples[:2])
+    return examples._replace(inputs=inputs, labels=labels), tuple(new_tables)
 
 
 def _gather(values: np.ndarray, positions: np.ndarray, num_slots: int) -> np.ndarray:
@@ -117,7 +118,7 @@ class CohortLoader:
         """The examples of the given tables, see `compact_examples`, or all examples, which are on the device."""
         if not self.is_streaming:
             return self._all_examples, tables
-        return compact_examples(self._data.examples, tables, num_slots)
+        return compact_examples(self._data.examples._replace(public=self._public), tables, num_slots)
 
     def shapes(self, with_test: bool = False) -> LoadedCohort:
         """The shapes of the results of `load`."""
@@ -131,16 +132,25 @@ class CohortLoader:
         return CohortBatch(cohort, *rows), self.shapes_of_examples(self._num_slots[with_test])
 
     def shapes_of_examples(self, num_slots: int) -> Examples:
-        num = num_slots if self.is_streaming else len(self._data.examples.labels)
-        return jax.tree.map(lambda x: ShapeDtypeStruct((num, *x.shape[1:]), x.dtype), self._data.examples)
+        examples = self._data.examples
+        num = num_slots if self.is_streaming else len(examples.labels)
+        public = jax.tree.map(lambda x: ShapeDtypeStruct(x.shape, x.dtype), examples.public)
+        own = jax.tree.map(lambda x: ShapeDtypeStruct((num, *x.shape[1:]), x.dtype), examples._replace(public=None))
+        return own._replace(public=public)
 
     def release(self) -> None:
         """Free the memory of the examples on the device."""
-        self.__dict__.pop("_all_examples", None)
+        for name in ("_all_examples", "_public"):
+            self.__dict__.pop(name, None)
 
     @cached_property
     def _all_examples(self) -> Examples:
         return self._layout.replicate(self._data.examples)
+
+    @cached_property
+    def _public(self) -> PublicInputs | None:
+        """The public examples, which are on the device also with streaming."""
+        return self._layout.replicate(self._data.examples.public)
 
     @cached_property
     def _arguments(self) -> tuple[Key, EventSchedule | None]:

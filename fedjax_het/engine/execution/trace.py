@@ -68,9 +68,10 @@ def trace_round(spec: RunSpec, layout: Layout) -> TracedRound:
 
     Raises:
         InputError: A published quantity is not reported by clients; a part reads a quantity that no slot provides; a
-            round changes the shape of a state; batches of one example with batch normalization; amplitude normalization
-            of images with means of both signs; moments of clients' examples with differential privacy; no client has
-            training examples; a hyperparameter cannot be swept; an option refers to a client outside the federation.
+            round changes the shape of a state; public examples are missing, or no slot reads them; batches of one
+            example with batch normalization; amplitude normalization of images with means of both signs; moments of
+            clients' examples with differential privacy; no client has training examples; a hyperparameter cannot be
+            swept; an option refers to a client outside the federation.
     """
     round, federation = spec.round(layout), spec.federation
     provided = [*spec.algorithm.survey, *spec.algorithm.reports]
@@ -82,6 +83,7 @@ def trace_round(spec: RunSpec, layout: Layout) -> TracedRound:
     for algorithm in spec.sweep.algorithms:
         _check_steps(algorithm, federation)
         _check_named_clients(algorithm, federation)
+    _check_public(spec.algorithm, federation)
     _check_moments(spec.algorithm, federation)
     _check_batch_norm(spec.algorithm, round.problem, federation)
     before = jax.eval_shape(round.init, make_key(0), federation.data)
@@ -181,6 +183,21 @@ def _check_named_clients(algorithm: Algorithm, federation: Federation) -> None:
             check_clients(f"{where}: {option}", clients, federation.num_clients)
             if idle := [client for client in clients if not federation.data.train.count[client]]:
                 raise InputError(f"{where}: {option}: client {idle[0]} has no training example. Name another client.")
+
+
+def _check_public(algorithm: Algorithm, federation: Federation) -> None:
+    """Raise InputError unless there are public examples if and only if a slot reads them."""
+    has_public = federation.examples.public is not None
+    if algorithm.reads_public and not has_public:
+        raise InputError(
+            "public: the algorithm reads public examples, and the federation has none. Give it some: federate(..., "
+            "public=0.1), or config.data.public.name='held_out'."
+        )
+    if has_public and not algorithm.reads_public:
+        raise InputError(
+            "public: has no effect, because the algorithm reads no public examples. Leave them out, or set "
+            "reads_public=True for slots of your own that read them."
+        )
 
 
 def _check_moments(algorithm: Algorithm, federation: Federation) -> None:

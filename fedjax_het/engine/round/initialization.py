@@ -39,6 +39,11 @@ def initial_state(spec: RoundSpec, key: Key, inputs: HostArray) -> State:
             "models: the algorithm adapts leaves that the server alone changes, of which there is one copy for all "
             "models. Choose another algorithm."
         )
+    if algorithm.aggregator.runs_model and jax.tree.leaves(personal):
+        raise InputError(
+            "sharing: the server runs the whole model, and does not have its personal leaves. Share everything, or "
+            "take another aggregator."
+        )
     trained, problem = tree.merge(shared, personal), problem.bind(frozen, base)
     memory = {name: kept.init(trained) for name, kept in algorithm.memory.items()}
     memory |= uplink.initial_memory(algorithm.uplink, shared)

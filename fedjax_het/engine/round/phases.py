@@ -23,7 +23,7 @@ from fedjax_het.engine.round.client_step import ClientResult, Cohort, CohortMemb
 from fedjax_het.engine.round.participation import Participation, derive_keys
 from fedjax_het.engine.round.timing import Timing
 from fedjax_het.engine.round.update_plan import pack_for
-from fedjax_het.problem import HIDDEN_EXAMPLE_COUNTS, Problem, SlotView
+from fedjax_het.problem import HIDDEN_EXAMPLE_COUNTS, Problem, SlotView, order_public
 from fedjax_het.types import (
     Array,
     Broadcast,
@@ -38,7 +38,7 @@ from fedjax_het.types import (
     Variables,
 )
 
-_VIEW = 0xFFFFFFFC  # folded into the server's key of a round; never the number of a stage of the uplink
+_PUBLIC, _VIEW = 0xFFFFFFFB, 0xFFFFFFFC  # folded into the server's key of a round; never the number of a stage
 
 
 class RoundSpec(NamedTuple):
@@ -128,11 +128,12 @@ def train_cohort(
 
     history = state.server.history if spec.num_versions > 1 else None
     round_key = round_key if spec.algorithm.uplink else None
-    common = Common(broadcast(spec, state.server), data.examples, state.server.frozen, round_key, history)
+    examples = order_public(data.examples, jax.random.fold_in(server_key, jnp.uint32(_PUBLIC)))
+    common = Common(broadcast(spec, state.server), examples, state.server.frozen, round_key, history)
     server, common, members = survey_clients(spec, server, common, members, ids)
     results, sums = train_clients(spec, common, members)
     bound = spec._replace(problem=common.bind(spec.problem))
-    decision = update_server(bound, server, common.received, results, sums, ids, server_key)
+    decision = update_server(bound, server, common, results, sums, ids, server_key)
     after, metrics = commit(spec, state, cohort, members, results, decision)
     if meeting:
         before = state._replace(clients=_unpad(spec, state.clients))
@@ -180,14 +181,14 @@ def train_clients(spec: RoundSpec, common: Common, members: CohortMember) -> tup
 def update_server(
     spec: RoundSpec,
     server: ServerState,
-    received: Broadcast,
+    common: Common,
     results: ClientResult,
     sums: Sums,
     ids: Array,
     key: Key,
 ) -> _ServerDecision:
     """Aggregate the uploads, and update the server's model and published quantities."""
-    algorithm, layout = spec.algorithm, spec.layout
+    algorithm, layout, received = spec.algorithm, spec.layout, common.received
 
     def replicate(leaf: Array) -> Array:
         # If arrays with one number per client were sharded along clients, XLA would shard the server's computations
@@ -199,8 +200,9 @@ def update_server(
     if uplink.hides_examples(algorithm.uplink):
         uploads = uploads._replace(num_examples=HIDDEN_EXAMPLE_COUNTS)
     is_present, updates = replicate(results.is_present), StackedUpdates(arrived.update, layout)
-    own_key = jax.random.fold_in(key, jnp.uint32(_VIEW))
-    view = ServerView(received, jax.tree.map(replicate, uploads), ids, is_present, spec.num_training, updates, own_key)
+    own_key, public = jax.random.fold_in(key, jnp.uint32(_VIEW)), common.examples.public
+    uploads = jax.tree.map(replicate, uploads)
+    view = ServerView(received, uploads, ids, is_present, spec.num_training, updates, own_key, public)
     if uplink.is_stacked(algorithm.uplink):
         tensors = uplink.corrupt(algorithm.uplink, updates.tensors(), view, server, spec.num_clients, key)
         arrived = arrived._replace(update=pack_for(algorithm.aggregator, tensors))

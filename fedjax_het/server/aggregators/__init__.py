@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from fedjax_het.algorithm import Aggregator
 from fedjax_het.server.aggregators._collaboration import collaborative_heads
 from fedjax_het.server.aggregators._conflict import dominant_correction, harmonized_mean
+from fedjax_het.server.aggregators._ensemble import Scheme, ensemble_distillation
 from fedjax_het.server.aggregators._extrapolation import (
     Displaced,
     averaged_model,
@@ -63,12 +64,14 @@ __all__ = [
     "GramEdit",
     "LabelWeights",
     "Preparation",
+    "Scheme",
     "averaged_model",
     "centred_clipping",
     "collaborative_heads",
     "coordinate_median",
     "displaced_mean",
     "dominant_correction",
+    "ensemble_distillation",
     "extrapolated_mean",
     "fltrust",
     "geometric_median",

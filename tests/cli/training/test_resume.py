@@ -112,6 +112,9 @@ def test_every_algorithm_resumes_after_being_killed_several_times(tmp_path, name
         network = {"model.name": "clip", "model.prompts": str(make_prompts(10))}
         network |= {f"model.{option}": str(value) for option, value in CLIP.items()}
         network |= {f"algorithm.{option}": str(value) for option, value in OWN[name].items()}
+    if name in ("feddf", "fedmd"):
+        network |= {"data.public.name": "held_out"}
+        network |= {f"algorithm.{option}": str(value) for option, value in OWN[name].items()}
     others = {setting: value for setting, value in SMALL.items() if setting != "model.hidden"}
     check_kill_and_resume(tmp_path, others | network | {"rounds": "60", "algorithm.name": name}, kills)
 

@@ -16,7 +16,7 @@ from fedjax_het.engine.round import participation
 from fedjax_het.types import Model, State
 from fedjax_het.uplink import quantize, top_k
 from tests.compilation import HAS_EMITTERS_FLAG
-from tests.harness import algorithm, is_equal, model, network_of, without_padding
+from tests.harness import algorithm, is_equal, model, network_of, supply, without_padding
 
 pytestmark = pytest.mark.extended
 
@@ -69,7 +69,8 @@ def build(
     if isinstance(chosen, str):
         network = network or network_of(chosen)
         chosen = replace(algorithm(chosen, shuffle=shuffle), uplink=uplink)
-    return Simulation(chosen, network or model(), federation(), **options)
+    single = chosen.algorithms[0] if isinstance(chosen, Sweep) else chosen
+    return Simulation(chosen, network or model(), supply(single, federation()), **options)
 
 
 def with_all_client_states(state: State) -> State:

@@ -20,7 +20,7 @@ from fedjax_het.engine.execution.trace import trace_round
 from fedjax_het.engine.round import participation
 from fedjax_het.errors import InputError
 from fedjax_het.validation import constraints
-from tests.harness import algorithm, federation, model, network_of
+from tests.harness import algorithm, federation, federation_of, model, network_of, supply
 
 RATES = (0.01, 0.07)
 OF_ITS_OWN = [
@@ -50,7 +50,8 @@ def sweep(name, values, **options):
 
 def build(algorithm, num_clients=5, network=None, **options):
     options = {"rounds": 3, "evaluate_every": 3, "participation": participation.uniform(3)} | options
-    return Simulation(algorithm, network or model(), federation(num_clients), **options)
+    chosen = algorithm.algorithms[0] if isinstance(algorithm, Sweep) else algorithm
+    return Simulation(algorithm, network or model(), supply(chosen, federation(num_clients)), **options)
 
 
 def train(simulation):
@@ -130,7 +131,7 @@ def test_every_number_of_every_algorithm_can_be_swept(name):
         for option, kind in constraints(ALGORITHMS[name]).items()
         if get_origin(kind) is Annotated and kind.__origin__ is float and option not in UNUSED.get(name, ())
     }
-    job = RunSpec(sweep(name, numbers), network_of(name), federation(), participation.uniform(3), 1, 1, (0, 0))
+    job = RunSpec(sweep(name, numbers), network_of(name), federation_of(name), participation.uniform(3), 1, 1, (0, 0))
     assert "learning_rate" in numbers and trace_round(job, vmapped).shapes.metrics.cohort.shape == (3,)
 
 
