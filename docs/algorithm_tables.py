@@ -9,7 +9,7 @@ from pathlib import Path
 
 from fedjax_het._internal.docstrings import find_title, parse_docstring
 from fedjax_het.algorithm import Algorithm
-from fedjax_het.algorithms import FAMILIES
+from fedjax_het.algorithms import ALGORITHMS, FAMILIES
 
 ROOT = Path(__file__).resolve().parent.parent
 _ARXIV = re.compile(r"arXiv:(\d+\.\d+)")

@@ -20,7 +20,7 @@ def feddf(
     temperature: Positive = 1.0,
     **training: Unpack[Training],
 ) -> Algorithm:
-    """FedDF: the server distills the ensemble of the clients' models into their mean.
+    """FedDF: the server distills the clients' ensemble into their mean.
 
         w <- 1/|S| sum_S w_i, then Adam on  KL( softmax(1/|S| sum_S z_i / T) || softmax(z / T) ) on public examples
         z_i: the logits of client i's model, constant; z: those of w

@@ -28,7 +28,7 @@ def fedkd(
     weighting: WeightingOrName = "uniform",
     **training: Unpack[Training],
 ) -> Algorithm:
-    """FedKD: a personal teacher and a common student, whose updates are compressed.
+    """FedKD: a personal teacher and a common student with compressed updates.
 
         teacher: CE_t + (KL(q || p) + D) / (CE_t + CE_s),   student: CE_s + (KL(p || q) + D) / (CE_t + CE_s)
         D = mean (f_t - f_s W)^2;   p, q: the predictions of teacher and student, f_t, f_s: their features

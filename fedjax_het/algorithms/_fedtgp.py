@@ -23,7 +23,7 @@ def fedtgp(
     server_learning_rate: NonNegative | None = None,
     **training: Unpack[Training],
 ) -> Algorithm:
-    """FedTGP: align personal models by prototypes that the server trains to be apart.
+    """FedTGP: align personal models by prototypes that the server trains.
 
         clients:  min  CE + lam 1/(B d) sum_b |f_b - g_{y_b}|^2
         server:   g_c = V relu(W e_c + a) + b,   min  CE of -(|p_b - g_c| + margin 1[c = y_b]) over the clients' class

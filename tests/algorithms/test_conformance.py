@@ -103,6 +103,10 @@ def test_training_lowers_the_task_loss(name):
 @every_algorithm_slowly
 def test_personal_leaves_are_never_sent(name):
     rule = sharing.personal("params/classifier/*") if name in [*ADAPTERS, *CAPACITIES] else sharing.batch_norms
+    if algorithm(name).aggregator.runs_model:
+        with pytest.raises(InputError, match="the server runs the whole model"):
+            compose(name, change={"sharing": rule}).init(KEY, federation_of(name).data)
+        return
     if name in PROMPTS:
         rule = algorithm(name).sharing
     if rule is sharing.share_all:  # the context is the only leaf

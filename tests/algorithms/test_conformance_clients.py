@@ -129,6 +129,9 @@ def test_with_identical_clients_the_servers_step_is_theirs(name):
         rows = [tree.add(state.server.shared, jax.tree.map(lambda x, i=i: x[i], said.uploads.update)) for i in range(5)]
         trained = [params_of(name, round, state.server, row) for row in rows]
         updates = jax.tree.map(lambda before, *rows: np.stack(rows) - before, start, *trained)
+    if algorithm(name).aggregator.runs_model or algorithm(name).uplink:  # it trains, or its stage compresses twice
+        assert bool(tree.is_finite(moved))
+        return
     largest = algorithm(name).aggregator.extrapolation
     for update, step in zip(jax.tree.leaves(updates), jax.tree.leaves(moved), strict=True):
         update = np.concatenate([update, largest * update])
@@ -148,7 +151,7 @@ def test_clients_with_zero_updates_stay_finite(name, still):
     state, metrics = run(round, rounds=2)
     assert bool(tree.is_finite(state))
     assert int(metrics[-1].num_reporting) == 5
-    if len(still) == 5:
+    if len(still) == 5 and not algorithm(name).aggregator.runs_model:
         start, end = (params_of(name, round, server, server.shared) for server in (before.server, state.server))
         assert difference(start, end) < ROUNDING
 
