@@ -209,7 +209,7 @@ class Problem(NamedTuple):
                 "reads public examples, and this federation has none. Give it some: federate(..., public=0.1), or "
                 "config.data.public.name='held_out'."
             )
-        rows = public.order[(first + jnp.arange(size)) % len(public.order)]
+        rows = jnp.asarray(public.order)[(first + jnp.arange(size)) % len(public.order)]
         inputs = self.prepare(jnp.asarray(public.inputs)[rows])
         return Batch(inputs, HIDDEN_LABELS, jnp.ones(size, jnp.promote_types(inputs.dtype, jnp.float32)))
 

@@ -33,7 +33,7 @@ def fedgen(
     weighting: WeightingOrName = "samples",
     **training: Unpack[Training],
 ) -> Algorithm:
-    """FedGen: the server trains a generator of features, and clients learn from it.
+    """FedGen: clients learn from features that the server's generator makes.
 
         clients:  min  CE + a_t B'/B CE(h(G(e', y')), y') + b_t KL( softmax(h(G(e, y))) || softmax(z) )
                   a_t = max(alpha decay^t, 1e-4), b_t likewise;   w <- w + eta_g sum_i p_i (w_i - w)

@@ -82,6 +82,6 @@ def test_labels_of_public_batches_cannot_be_read():
     round = make_round(algorithm("feddf"), model("none"), 5, prepare=whole.prepare)
     batch = round.problem.public_batch(whole.examples.public, 30, 4)
     first = round.problem.prepare(whole.examples.public.inputs)[0]
-    assert batch.inputs.shape[0] == 4 and np.array_equal(batch.inputs[2], first)
+    assert batch.inputs.shape[0] == 4 and np.allclose(batch.inputs[2], first)
     with pytest.raises(MissingSlotError, match="reads labels of public examples"):
         jnp.add(batch.labels, 1)

@@ -49,6 +49,11 @@ def compare_params(case: Case, prefix: str, params: Params):
         yield case.compare(f"{prefix}{name}", params[layer][leaf])
 
 
+def check_widths(case: Case) -> None:
+    """The stored widths are those of the clients' networks."""
+    assert [case[f"in{i}__l1.bias"].size for i in range(len(case["width"]))] == case["width"].tolist()
+
+
 class Client:
     """The only client of a federation, with the batches X[r, number], Y[r, number] in round r."""
 
@@ -106,6 +111,7 @@ def feddistill_rounds(case: Case):
 # ---- FML -------------------------------------------------------------------------------------------------------------
 @covers("fml", "rounds_*")
 def fml_rounds(case: Case):
+    check_widths(case)
     settings, common = case.meta, read_params(case, "meme_in__")
     settings.confirm(meme_width=common["body"]["bias"].shape[0])
     algorithm = fml(
@@ -162,6 +168,7 @@ def _send(stage: Stage, before: Params, after: Params, *, is_server: bool = Fals
 
 @covers("fedkd", "rounds_*")
 def fedkd_rounds(case: Case):
+    check_widths(case)
     settings, common = case.meta, read_params(case, "student_in__")
     settings.confirm(student_width=common["body"]["bias"].shape[0])
     rates = {"teacher": optax.sgd(settings["lr"]), "student": optax.sgd(settings["student_lr"])}

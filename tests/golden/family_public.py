@@ -17,7 +17,7 @@ from fedjax_het.server.aggregators import Scheme
 from fedjax_het.server.aggregators._ensemble import _ADAM, cosine_rate, ensemble_losses, take_step
 from fedjax_het.types import Array, ClientData, Params, PublicInputs
 from tests.golden.cases import Case, covers
-from tests.golden.family_distillation import compare_params, make_network, read_params
+from tests.golden.family_distillation import check_widths, compare_params, make_network, read_params
 from tests.golden.networks import dense
 from tests.golden.replay import client_data
 from tests.views import client_view
@@ -91,7 +91,7 @@ def rounds_of_one_width(case: Case):
     num_rounds, num_steps, size, _ = case["U"].shape
     num_clients = case["Y"].shape[1]
     assert np.array_equal(case["selected"], np.tile(np.arange(num_clients), (num_rounds, 1)))
-    assert np.all(case["n_samples"] == case["Y"][0, 0].size)
+    case.excuse("n_samples", "numbers of examples, which the mean does not read")
     algorithm = feddf(
         num_steps,
         settings["student_lr"],
@@ -140,6 +140,7 @@ def rounds_of_two_widths(case: Case):
 @covers("fedmd", "rounds_*")
 def fedmd_rounds(case: Case):
     settings = case.meta
+    check_widths(case)
     settings.confirm(loss="mae")
     num_batches, size = case["U"].shape[1:3]
     num_clients, num_public = case["Y"].shape[1], num_batches * size
@@ -165,7 +166,7 @@ def fedmd_rounds(case: Case):
             personal = jax.tree.map(lambda leaf: leaf[0], state.clients.personal)
             flat = public.reshape(-1, public.shape[-1])
             data = client_data(np.zeros((1, flat.shape[1])), np.zeros(1), [1])
-            inputs = PublicInputs(jnp.asarray(flat), np.arange(len(flat)))
+            inputs = PublicInputs(jnp.asarray(flat), jnp.arange(len(flat)))
             data = data._replace(examples=data.examples._replace(public=inputs))
             variables = {"params": personal["params"] | {"nothing": {"empty": jnp.zeros(0)}}}
             measured.append(public_logits(num_public, size)(whole.problem, client_view(variables, data=data)))
