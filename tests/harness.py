@@ -31,7 +31,7 @@ PRODUCTS = ("flora", "flexlora")  # the server averages products of adapters; th
 OWN = {
     **{"fpl": {"temperature": 0.1}, "dsgt": {"batch_size": 32}, **{name: {"num_tokens": 2} for name in PROMPTS}},
     **{"feddf": {"distillation_steps": 3, "distillation_batch_size": 8}, "fedgen": {"hidden": 8, "noise": 4}},
-    **{"fedmd": {"sample_size": 12, "digest_batch_size": 8}, "fedtgp": {"server_epochs": 5}},
+    **{"fedmd": {"sample_size": 12, "digest_batch_size": 8}, "fedtgp": {"server_epochs": 5, "lam": 1.0}},
 }
 CLIP = {
     **{"features": 8, "layers": 1, "heads": 2, "patch": 2, "projection": 6, "text_features": 8, "text_layers": 1},

@@ -248,8 +248,7 @@ def _choose_conv_impl(precision: str, processes: Processes, *, is_timed: bool = 
 
 def read_dataset(table: Mapping[str, Any]) -> Dataset:
     """Read a data set, given the table config.data, whose options of the source go to the source, and shift it."""
-    nested = {where.removeprefix("data.") for where in TABLES if where.startswith("data.")}
-    options = {key: table[key] for key in table if key not in {*nested, *TABLES["data"].fixed}}
+    options = {key: table[key] for key in table if f"data.{key}" not in TABLES and key not in TABLES["data"].fixed}
     shift = calls.build_from_table(table["shift"], SHIFTS, "config.data.shift")
     return shift(calls.build_from_table(options, TABLES["data"].registry, "config.data"))
 
