@@ -107,6 +107,8 @@ class Summary(NamedTuple):
         reads: How the summary reads the updates; see `Aggregator`. It may always read the tensors of the reports.
         sums: Its weighted sums of updates or reports.
         send: Value -> the part that clients receive; the server keeps the rest. None: the whole value.
+        own_part: What clients receive -> the part of it that one client needs; only its shapes are read, for the cost
+            of communication. None: all of it.
     """
 
     init: Callable[[Problem, Variables, int, int], PyTree]  # (problem, shared, num_clients, cohort_size)
@@ -114,6 +116,7 @@ class Summary(NamedTuple):
     reads: Reads = "sums"
     sums: tuple[WeightedSum, ...] = ()
     send: Callable[[PyTree], PyTree] | None = None
+    own_part: Callable[[PyTree], PyTree] | None = None
 
 
 class Aggregator(NamedTuple):

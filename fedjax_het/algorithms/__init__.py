@@ -13,9 +13,15 @@ from fedjax_het.algorithms._ditto import ditto
 from fedjax_het.algorithms._dpsgd import dfedavgm, dfedsam, dpsgd
 from fedjax_het.algorithms._dsgt import dsgt
 from fedjax_het.algorithms._fedacg import fedacg
+from fedjax_het.algorithms._fedala import fedala
+from fedjax_het.algorithms._fedamp import fedamp, heurfedamp
+from fedjax_het.algorithms._fedas import fedas
 from fedjax_het.algorithms._fedavg import fedavg
 from fedjax_het.algorithms._fedbn import fedbn
+from fedjax_het.algorithms._fedcac import fedcac
 from fedjax_het.algorithms._fedcm import fedcm, mofedsam
+from fedjax_het.algorithms._fedcp import fedcp
+from fedjax_het.algorithms._feddbe import feddbe
 from fedjax_het.algorithms._feddecorr import feddecorr
 from fedjax_het.algorithms._feddf import feddf
 from fedjax_het.algorithms._feddg import feddg
@@ -24,6 +30,7 @@ from fedjax_het.algorithms._feddistill import feddistill
 from fedjax_het.algorithms._feddyn import feddyn
 from fedjax_het.algorithms._fedetf import fedetf
 from fedjax_het.algorithms._fedexp import fedexp
+from fedjax_het.algorithms._fedfomo import fedfomo
 from fedjax_het.algorithms._fedga import fedga
 from fedjax_het.algorithms._fedgen import fedgen
 from fedjax_het.algorithms._fedgh import fedgh
@@ -43,6 +50,7 @@ from fedjax_het.algorithms._fedproto import fedproto
 from fedjax_het.algorithms._fedprox import fedprox
 from fedjax_het.algorithms._fedrd import fedrd
 from fedjax_het.algorithms._fedrep import fedbabu, fedrep
+from fedjax_het.algorithms._fedrod import fedrod
 from fedjax_het.algorithms._fedrs import fedrs
 from fedjax_het.algorithms._fedsam import fedasam, fedsam
 from fedjax_het.algorithms._fedspeed import fedsmoo, fedspeed
@@ -51,12 +59,16 @@ from fedjax_het.algorithms._fedtgp import fedtgp
 from fedjax_het.algorithms._flora import flexlora, flora, hetlora
 from fedjax_het.algorithms._fml import fml
 from fedjax_het.algorithms._fpl import fpl
+from fedjax_het.algorithms._gpfl import gpfl
 from fedjax_het.algorithms._harmofl import harmofl
 from fedjax_het.algorithms._heterofl import fedrolex, fjord, heterofl
 from fedjax_het.algorithms._hierarchical import hierarchical
 from fedjax_het.algorithms._ifca import cfl, fesem, ifca
+from fedjax_het.algorithms._knnper import knnper
 from fedjax_het.algorithms._lora import feddpa, fedexlora, fedit, fedsalora, ffalora, lorafair, rolora
 from fedjax_het.algorithms._moon import moon
+from fedjax_het.algorithms._perfedavg import perfedavg
+from fedjax_het.algorithms._pfedfda import pfedfda
 from fedjax_het.algorithms._pfedme import pfedme
 from fedjax_het.algorithms._prompts import fedotp, fedpgp, promptfl
 from fedjax_het.algorithms._scaffold import fedgamma, scaffold
@@ -69,7 +81,11 @@ FAMILIES: Mapping[str, tuple[Callable[..., Algorithm], ...]] = MappingProxyType(
         "Flat optima": (fedsam, fedasam, mofedsam, fedgamma, fedspeed, fedsmoo),
         "Conflicting updates": (fedld, fedgh, hierarchical, fedmgc, fedavg_dgc, fedprox_dgc),
         "Label skew": (moon, fedlc, fedrs, fedntd, feddecorr, feddisco, fedetf),
-        "Personal models": (fedbn, fedper, lgfedavg, fedrep, fedbabu, fedpac, fedproto, ditto, pfedme, apfl),
+        "Personal models": (
+            *(fedbn, fedper, lgfedavg, fedrep, fedbabu, fedpac, fedproto, ditto, pfedme, apfl),
+            *(perfedavg, fedala, fedrod, feddbe, fedas, fedcp, gpfl, fedamp, heurfedamp, fedcac, fedfomo),
+            *(pfedfda, knnper),
+        ),
         "Distillation": (feddf, fedmd, feddistill, fml, fedkd, fedtgp, fedgen),
         "Clusters of clients": (ifca, fesem, cfl),
         "Low-rank adapters": (fedit, ffalora, fedsalora, rolora, fedexlora, lorafair, feddpa, flora, flexlora, hetlora),

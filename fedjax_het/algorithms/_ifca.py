@@ -5,7 +5,7 @@ from typing import Literal, Unpack
 from fedjax_het.algorithm import Algorithm
 from fedjax_het.client.local_updates import Training, sgd
 from fedjax_het.client.measures import assigned_model, best_model, nearest_model
-from fedjax_het.client.memories import last
+from fedjax_het.client.memories import last_model
 from fedjax_het.client.objectives import cross_entropy, proximal
 from fedjax_het.server.aggregators import mean
 from fedjax_het.server.clustering import Linkage
@@ -94,7 +94,7 @@ def fesem(
         objective=(cross_entropy(), proximal(lam)),
         local_update=sgd(**training),
         aggregator=mean(weighting),
-        memory={"own": last(lambda problem, view: view.local, lambda variables: variables)},
+        memory={"own": last_model()},
         models=SharedModels(num_models, nearest_model("own", best_model())),
     )
 

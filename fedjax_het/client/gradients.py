@@ -1,6 +1,7 @@
 """Gradient rules: from a batch to the gradient for the local optimizer."""
 
 from collections.abc import Callable
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +13,9 @@ from fedjax_het.types import Array, Batch, ClientView, Key, Params, PyTree, Vari
 from fedjax_het.validation import NonNegative, Positive, PositiveFraction, validate_arguments
 
 LossAndState = tuple[Array, Variables]
+Hessian = Literal["none", "exact", "difference"]
+META_PARTS: dict[Hessian, int] = {"none": 2, "exact": 3, "difference": 3}
+"""The number of parts of a batch in `meta_gradient`."""
 
 
 def plain_gradient(
@@ -233,3 +237,45 @@ def full_gradient(problem: Problem, view: ClientView, batch_size: int) -> Params
 
     total = problem.fold(view.data, rows, batch_size, add, tree.zeros_like(params))
     return tree.scale(1.0 / jnp.maximum(rows.count, 1), total)
+
+
+@validate_arguments
+def meta_gradient(alpha: NonNegative = 0.01, hessian: Hessian = "none", delta: Positive = 1e-3) -> GradientRule:
+    """The gradient of the loss after one step, for a start from which one step leads to a good model (Per-FedAvg).
+
+        g_1(w'),   w' = w - alpha g_0(w)                                        "none", first order
+        g_1(w') - alpha H_2(w) g_1(w')                                          "exact"
+        the same with H v = (g(w + delta v) - g(w - delta v)) / (2 delta)       "difference", Hessian-free
+
+    g_p is the gradient of part p of the batch: of its examples p, p + 2, p + 4, ..., or p, p + 3, ... of three parts. A
+    part without examples has the gradient 0. The loss is that of g_0, and the state that of g_1.
+
+    Args:
+        alpha: The paper's α, the rate of the step that the personal model takes.
+        hessian: As above.
+        delta: The paper's δ.
+
+    References:
+        Fallah, Mokhtari and Ozdaglar, Personalized Federated Learning with Theoretical Guarantees: A Model-Agnostic
+        Meta-Learning Approach, NeurIPS 2020. arXiv:2002.07948
+    """
+    num_parts = META_PARTS[hessian]
+
+    def rule(
+        problem: Problem, params: Params, state: Variables, batch: Batch, view: ClientView, key: Key
+    ) -> tuple[LossAndState, Params]:
+        def compute(number: int, params: Params) -> tuple[LossAndState, Params]:
+            part = jax.tree.map(lambda x: x[number::num_parts], batch)
+            return problem.value_and_grad(params, state, part, view, jax.random.fold_in(key, number))
+
+        (loss, _), first = compute(0, params)
+        (_, new_state), meta = compute(1, _add_scaled(params, -alpha, first))
+        if hessian == "exact":
+            product = jax.jvp(lambda params: compute(2, params)[1], (params,), (meta,))[1]
+            meta = _add_scaled(meta, -alpha, product)
+        elif hessian == "difference":
+            ahead, behind = (compute(2, _add_scaled(params, step, meta))[1] for step in (delta, -delta))
+            meta = _add_scaled(meta, -alpha / (2 * delta), tree.subtract(ahead, behind))
+        return (loss, new_state), meta
+
+    return rule

@@ -77,6 +77,19 @@ def last(measure: Measure, empty: Callable[[Variables], PyTree] = lambda variabl
     )
 
 
+def last_model() -> Memory:
+    """The client's last trained model, {"value": all variables, "is_known"}; at first the initial model, not known."""
+    return Memory(
+        lambda variables: {"value": variables, "is_known": jnp.zeros((), bool)},
+        lambda problem, view: {"value": view.local, "is_known": jnp.ones((), bool)},
+    )
+
+
+def has_trained() -> Memory:
+    """Whether the client has trained before, []."""
+    return Memory(lambda variables: jnp.zeros((), bool), lambda problem, view: jnp.ones((), bool))
+
+
 def last_head() -> Memory:
     """The head after the client's last training, {"value": params/classifier, "is_known"}."""
     return last(

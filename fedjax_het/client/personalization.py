@@ -41,6 +41,21 @@ def kept_model(problem: Problem, view: ClientView, key: Key) -> Variables:
     return view.memory["own"]
 
 
+def last_own_model(problem: Problem, view: ClientView, key: Key) -> Variables:
+    """The client's last trained model in memory["own"] (`memories.last_model`); before the first, what it receives."""
+    del problem, key
+    own = view.memory["own"]
+    return tree.where(own["is_known"], own["value"], view.start)
+
+
+def summed_heads(problem: Problem, view: ClientView, key: Key) -> Variables:
+    """The client's model with the sum of its two dense heads as head; see `models.with_personal_head`."""
+    del problem, key
+    params = view.start["params"]
+    head = tree.add(params["classifier"], params["personal_head"])
+    return view.start | {"params": params | {"classifier": head}}
+
+
 @validate_arguments
 def moreau_gradient(
     lam: NonNegative = 15.0,

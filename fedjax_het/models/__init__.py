@@ -16,6 +16,7 @@ from fedjax_het.models._bert import BERT_NAMES, DISTILBERT_NAMES, ROBERTA_NAMES,
 from fedjax_het.models._bottleneck import bottleneck
 from fedjax_het.models._clip import clip
 from fedjax_het.models._cnn import cnn, lenet
+from fedjax_het.models._conditional import with_gate, with_valve
 from fedjax_het.models._context import ContextSettings, Position, context
 from fedjax_het.models._densenet import DENSENET_NAMES, densenet121, harmofl_densenet
 from fedjax_het.models._dual_lora import dual_lora
@@ -28,10 +29,12 @@ from fedjax_het.models._llama import LLAMA_NAMES, llama
 from fedjax_het.models._lora import AdapterSettings, LowRank, lora, lora_scale, server_kernels
 from fedjax_het.models._mlp import mlp
 from fedjax_het.models._model import from_flax
+from fedjax_het.models._neighbours import with_neighbours
 from fedjax_het.models._norms import NORMS, norm
 from fedjax_het.models._pair import common_network, own_network, paired
 from fedjax_het.models._peft_files import save_adapters
 from fedjax_het.models._personal_context import low_rank_context, transported_context
+from fedjax_het.models._personal_parts import HeadStart, with_feature_shift, with_gaussian, with_personal_head
 from fedjax_het.models._precision import Precision, computed_in
 from fedjax_het.models._pretrained import Names, Naming, unnamed_leaves
 from fedjax_het.models._pretrained_lora import pretrained_lora
@@ -106,6 +109,7 @@ __all__ = [
     "ContextSettings",
     "Conv",
     "FirstAverage",
+    "HeadStart",
     "LowRank",
     "Names",
     "Naming",
@@ -164,7 +168,13 @@ __all__ = [
     "vit",
     "with_empty_parameter",
     "with_feature_shape",
+    "with_feature_shift",
+    "with_gate",
+    "with_gaussian",
     "with_generator",
     "with_image_shape",
     "with_logit_shape",
+    "with_neighbours",
+    "with_personal_head",
+    "with_valve",
 ]

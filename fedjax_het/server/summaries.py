@@ -44,6 +44,24 @@ def _zeros_like_params(problem: Problem, shared: Variables, num_clients: int, co
     return tree.zeros_like(shared["params"])
 
 
+def total_of_features() -> Summary:
+    """The sums of reported features and of their weights over all rounds, from zero.
+
+    Reports: {"total" [feature], "weight" []}; so is the published value.
+
+    Raises:
+        InputError: The model has no outline (see `models.with_feature_shape`).
+    """
+
+    def init(problem: Problem, shared: Variables, num_clients: int, cohort_size: int) -> PyTree:
+        return {"total": class_outline(shared)[0], "weight": jnp.zeros((), float)}
+
+    def update(old: PyTree, reports: UpdateStack, view: ServerView) -> PyTree:
+        return jax.tree.map(lambda before, x: before + x.astype(before.dtype), old, _total(reports, view))
+
+    return Summary(init, update, sums=(_SUM_OF_REPORTS,))
+
+
 @validate_arguments
 def ema(decay: Fraction, like: Callable[[Variables], PyTree]) -> Summary:
     """A moving average, from zero, of reported sums and their weights.

@@ -15,10 +15,11 @@ from tests.harness import ADAPTERS, CAPACITIES, PROMPTS, every_algorithm_slowly,
 pytestmark = pytest.mark.extended
 
 FEDERATION = data.toy(num_clients=3, num_classes=2, image=(16, 16, 1), masks=True, examples_per_client=(12, 16))
-# Prototypes, a distribution for each class, correlations of features, a frame.
+# Prototypes, a distribution for each class, correlations of features, a frame, a mean, parts of features, neighbours.
 OF_CLASSES = {
     *("fedpac", "fedsr", "fedproto", "feddecorr", "fedetf", "fpl"),
     *("fedmd", "feddistill", "fedtgp", "fedgen"),
+    *("feddbe", "fedas", "fedcp", "gpfl", "pfedfda", "knnper"),
 }
 DISTILLED = {"feddf": {"distillation_steps": 2, "distillation_batch_size": 4}, "fedmd": {"sample_size": 8}}
 
@@ -49,7 +50,8 @@ def simulation(name, model=None, **options):
 @every_algorithm_slowly
 def test_every_algorithm_trains_on_masks_or_refuses_them(name):
     if name in [*OF_CLASSES, *PROMPTS, *ADAPTERS, *CAPACITIES]:
-        refusal = r"features (are|have shape)|no text tower|matches no dense layer|widths of its layers are not known"
+        refusal = r"features (are|have shape)|no text tower|matches no dense layer|widths of its layers are not known|"
+        refusal += "expected one label per example"
         with pytest.raises(InputError, match=refusal):
             simulation(name)
         return

@@ -19,7 +19,23 @@ from tests.harness import supply
 pytestmark = pytest.mark.extended
 
 RNG = np.random.default_rng(0)
-READ_CLASSES = ("fedlc", "fedrs", "fedntd", "fedproto", "fedpac", "fedsr", "fedrd", "fedmgc", "fpl")
+READ_CLASSES = (
+    "fedlc",
+    "fedrs",
+    "fedntd",
+    "fedproto",
+    "fedpac",
+    "fedsr",
+    "fedrd",
+    "fedmgc",
+    "fpl",
+    "fedrod",
+    "feddbe",
+    "fedas",
+    "gpfl",
+    "fedfomo",
+    "pfedfda",
+)
 
 
 def draw(num):

@@ -1,6 +1,7 @@
 """Measures: values that a client computes from a ClientView, for the server or for its own memory."""
 
 from fedjax_het.client.measures._amplitudes import low_frequency_amplitudes
+from fedjax_het.client.measures._gradient_trace import gradient_trace
 from fedjax_het.client.measures._head_gradient import head_gradient
 from fedjax_het.client.measures._losses import (
     Examples,
@@ -9,6 +10,7 @@ from fedjax_het.client.measures._losses import (
     assigned_model,
     best_model,
     generalization_gap,
+    loss_of,
     mean_loss,
     nearest_model,
     training_gain,
@@ -50,8 +52,10 @@ __all__ = [
     "displacement",
     "effective_learning_rate",
     "generalization_gap",
+    "gradient_trace",
     "head_gradient",
     "head_statistics",
+    "loss_of",
     "low_frequency_amplitudes",
     "mean_loss",
     "nearest_model",

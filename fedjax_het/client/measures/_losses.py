@@ -52,6 +52,17 @@ def mean_loss(
     return measure
 
 
+def loss_of(
+    problem: Problem, view: ClientView, examples: Examples, batch_size: int, metric: Metric = "loss"
+) -> Callable[[Variables], Array]:
+    """The mean loss of a model on a client's examples, in evaluation mode, as a function of its variables.
+
+    See `mean_loss` for the arguments.
+    """
+    rows = _choose_rows(view.data, examples)
+    return lambda variables: _mean_metric(problem, view, variables, METRICS[metric], rows, batch_size)
+
+
 @validate_arguments
 def best_model(metric: Metric = "loss", examples: Examples = "train", batch_size: Count = 50) -> Measure:
     """[]: the number of the server's model with the lowest loss on the client's examples, for `SharedModels.choose`.

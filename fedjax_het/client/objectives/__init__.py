@@ -1,6 +1,12 @@
 """Objectives: terms of a client's loss, created by factories."""
 
 from fedjax_het.client.objectives._boundary import PairTerm, boundary_contrast
+from fedjax_het.client.objectives._conditional import (
+    class_angles,
+    class_distance,
+    decay,
+    representation_discrepancy,
+)
 from fedjax_het.client.objectives._contrastive import clustered_contrastive, contrastive, text_contrastive
 from fedjax_het.client.objectives._debiased import Divergence, Divisor, LambdaTime, debiased_cross_entropy
 from fedjax_het.client.objectives._distillation import (
@@ -13,12 +19,14 @@ from fedjax_het.client.objectives._distillation import (
 )
 from fedjax_het.client.objectives._label_skew import (
     CalibrationForm,
+    MissingClasses,
     RestrictionScale,
     balanced_cross_entropy,
     calibrated_cross_entropy,
     not_true_distillation,
     restricted_cross_entropy,
 )
+from fedjax_het.client.objectives._personal_parts import mean_consensus, personal_head
 from fedjax_het.client.objectives._regularizers import (
     MarginForm,
     ProximalForm,
@@ -53,6 +61,7 @@ __all__ = [
     "Gradients",
     "LambdaTime",
     "MarginForm",
+    "MissingClasses",
     "OverClasses",
     "PairTerm",
     "ProximalForm",
@@ -63,12 +72,15 @@ __all__ = [
     "balanced_cross_entropy",
     "boundary_contrast",
     "calibrated_cross_entropy",
+    "class_angles",
+    "class_distance",
     "clustered_contrastive",
     "conditional_information",
     "contrastive",
     "cox",
     "cross_entropy",
     "debiased_cross_entropy",
+    "decay",
     "decorrelation",
     "dice",
     "focal",
@@ -77,10 +89,13 @@ __all__ = [
     "l2_representation",
     "logit_distillation",
     "margin",
+    "mean_consensus",
     "mutual_learning",
     "not_true_distillation",
+    "personal_head",
     "prototype_distance",
     "proximal",
+    "representation_discrepancy",
     "restricted_cross_entropy",
     "text_contrastive",
     "with_task_loss",

@@ -35,7 +35,7 @@ def model_contrast(
 
 def cosine(a: Array, b: Array) -> Array:
     """The cosine similarity of vectors [..., feature]; 0 if one of them is zero."""
-    return jnp.sum(_direction(a) * _direction(b), axis=-1)
+    return jnp.sum(normalized(a) * normalized(b), axis=-1)
 
 
 def supervised_contrast(vectors: Array, labels: Array, is_used: Array, temperature: float | Array = 0.05) -> Array:
@@ -46,7 +46,7 @@ def supervised_contrast(vectors: Array, labels: Array, is_used: Array, temperatu
     Shapes: vectors [n, feature], labels [n], is_used [n] -> []. Unused vectors are excluded; without a pair, the loss
     and its gradient are exactly 0.
     """
-    unit = _direction(vectors)
+    unit = normalized(vectors)
     similarity = jnp.matmul(unit, unit.T, precision=jax.lax.Precision.HIGHEST) / temperature
     is_pair = is_used[:, None] & is_used
     is_alike = labels[:, None] == labels
@@ -137,7 +137,7 @@ def cluster_contrast(
         InputError: The labels are survival times.
     """
     check_classes(labels)
-    cosines = jnp.einsum("bd,kjd->bkj", _direction(features), _direction(clusters), precision=jax.lax.Precision.HIGHEST)
+    cosines = jnp.einsum("bd,kjd->bkj", normalized(features), normalized(clusters), precision=jax.lax.Precision.HIGHEST)
     scores = jnp.where(is_cluster, cosines / temperature, jnp.finfo(cosines.dtype).min / 2)  # finite, for gradients
     is_own = labels[:, None] == jnp.arange(len(clusters))
     is_known, is_rival = jnp.any(is_cluster, axis=1), jnp.any(is_cluster, axis=1) & ~is_own
@@ -182,7 +182,8 @@ def _features(forward: ForwardPass, variables: Variables) -> Array:
     return jax.lax.stop_gradient(again.outputs.features)
 
 
-def _direction(vectors: Array) -> Array:
+def normalized(vectors: Array) -> Array:
+    """Vectors [..., feature] of length 1; 0 where they are shorter than 1e-8."""
     squared = jnp.sum(jnp.square(vectors), axis=-1, keepdims=True)
     is_long = squared > _SHORTEST**2
     return jnp.where(is_long, vectors * jax.lax.rsqrt(jnp.where(is_long, squared, 1)), 0)

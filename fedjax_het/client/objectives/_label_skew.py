@@ -15,6 +15,7 @@ from fedjax_het.validation import Fraction, NonNegative, Positive, validate_argu
 
 CalibrationForm = Literal["inclusive", "printed"]
 RestrictionScale = Literal["missing", "share"]
+MissingClasses = Literal["once", "excluded"]
 
 
 @validate_arguments
@@ -151,30 +152,39 @@ def not_true_divergence(logits: Array, received: Array, labels: Array, tau: floa
 
 
 @validate_arguments
-def balanced_cross_entropy(gamma: NonNegative = 1.0) -> Term:
-    """Cross-entropy with logits adjusted by the client's class counts (FedETF's balanced softmax).
+def balanced_cross_entropy(gamma: NonNegative = 1.0, missing: MissingClasses = "once") -> Term:
+    """Cross-entropy with logits adjusted by the client's class counts (balanced softmax).
 
-        1/B sum_b CE(z_b + gamma log max(n, 1), y_b),   n_c: the client's training examples of class c
+        1/B sum_b CE(z_b + gamma log n, y_b),   n_c: the client's training examples of class c
 
     Shapes: as `cross_entropy`.
     Reads: outputs.logits, the examples' labels.
 
     Args:
         gamma: The paper's γ (1). 0 is the cross-entropy.
+        missing: The treatment of classes without examples: "once", as if there were one (FedETF), or "excluded" from
+            the sum over classes (Fed-RoD).
 
     References:
-        Li et al., No Fear of Classifier Biases, ICCV 2023. arXiv:2303.10058; code ZexiLee/ICCV-2023-FedETF.
+        Li et al., No Fear of Classifier Biases, ICCV 2023. arXiv:2303.10058; code ZexiLee/ICCV-2023-FedETF. Chen and
+        Chao, On Bridging Generic and Personalized Federated Learning for Image Classification, ICLR 2022.
     """
 
     def balanced_cross_entropy(forward: ForwardPass) -> Array:
         counts = count_classes(forward.view.data, forward.outputs.logits.shape[-1])
-        losses = balanced_losses(forward.outputs.logits, forward.batch.labels, counts, gamma)
+        losses = balanced_losses(forward.outputs.logits, forward.batch.labels, counts, gamma, missing)
         return mean_over_labels(losses, forward.batch.labels, forward.batch.mask)
 
     return balanced_cross_entropy
 
 
-def balanced_losses(logits: Array, labels: Array, counts: Array, gamma: float = 1.0) -> Array:
+def balanced_losses(
+    logits: Array, labels: Array, counts: Array, gamma: float = 1.0, missing: MissingClasses = "once"
+) -> Array:
     """The loss of every example, logits [..., class] -> [...], for counts [class]; see `balanced_cross_entropy`."""
     priors = gamma * jnp.log(jnp.maximum(counts, 1))
-    return cross_entropies(logits + priors.astype(logits.dtype), labels)
+    adjusted = logits + priors.astype(logits.dtype)
+    if missing == "excluded":
+        is_used = (counts > 0) | (jnp.asarray(gamma) <= 0)
+        adjusted = jnp.where(is_used, adjusted, jnp.finfo(logits.dtype).min / 2)  # finite, so that no gradient is NaN
+    return cross_entropies(adjusted, labels)

@@ -74,6 +74,9 @@ def traffic_per_client(algorithm: Algorithm, num_clients: int, messages: RoundMe
     received = messages.received
     if algorithm.models and not algorithm.models.are_all_sent:
         received = received._replace(shared=jax.eval_shape(lambda stack: tree.take(stack, 0), received.shared))
+    parts = {name: summary.own_part for name, summary in algorithm.published.items() if summary.own_part}
+    needed = {name: jax.eval_shape(part, received.published[name]) for name, part in parts.items()}
+    received = received._replace(published={**received.published, **needed})
     return tree.num_bytes(received) + tree.num_bytes(messages.replies) // cohort_size, up
 
 

@@ -37,6 +37,20 @@ def weight_per_client(per_client: Callable[[Upload], Array]) -> Weighting:
     return stateless(lambda view: jax.vmap(per_client)(view.uploads))._replace(per_client=per_client)
 
 
+def by_report(name: str) -> Weighting:
+    """p_i proportional to a report, numbers >= 0; equal weights if all are 0.
+
+    Args:
+        name: The name of the report, [] per client.
+    """
+
+    def weights(view: ServerView) -> Array:
+        reported = jnp.where(view.is_present, view.uploads.reports[name], 0)
+        return jnp.where(jnp.any(reported > 0), reported, 1)
+
+    return stateless(weights)
+
+
 by_examples = weight_per_client(lambda upload: upload.num_examples)
 """p_i = n_i / sum n over the present clients of the round."""
 uniform = weight_per_client(lambda upload: jnp.ones_like(upload.num_steps))

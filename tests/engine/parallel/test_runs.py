@@ -33,6 +33,7 @@ OF_ITS_OWN = [
 UNUSED = {  # options that these do not support
     **dict.fromkeys(("scaffold", "fedgamma", "dsgt"), ("momentum", "weight_decay")),
     **dict.fromkeys(("fedcm", "mofedsam"), ("momentum",)),
+    "perfedavg": ("delta",),
 }
 
 
