@@ -1,8 +1,7 @@
 """Records of a round: examples, messages, states, and the views that algorithms read.
 
-Axes: leaves of one client have no client axis; what the server sees is stacked, leaves ``[cohort, ...]``; what is kept
-between rounds is stacked over all clients, leaves ``[clients, ...]``. Shapes are jaxtyping's: ``""`` is a scalar, and
-``*clients`` one such axis or, in the record of a single client, none. The tests check them (tests/record_shapes.py).
+Axes: leaves of one client have no client axis; what the server sees is stacked, ``[cohort, ...]``, and what is kept
+between rounds ``[clients, ...]``. Shapes are jaxtyping's: ``*clients`` is one such axis, or none for a single client.
 """
 
 from collections.abc import Callable, Mapping
@@ -123,6 +122,7 @@ class ServerState(NamedTuple):
     history: PyTree = ()  # the last broadcasts, leaves [versions, ...], if clients may start from older ones; else ()
     base: Variables = {}  # leaves that the server alone changes
     frozen: Variables = {}  # leaves that never change, which clients have from the start
+    participation: PyTree = ()  # what the participation rule knows about the clients; () if it reads no reports
 
 
 class RunCounters(NamedTuple):
@@ -131,6 +131,7 @@ class RunCounters(NamedTuple):
     reports: Int[Array, ""]  # uploads that the server used
     nonfinite: Int[Array, ""]  # uploads dropped because they, or the result of the server, held NaN or infinity
     seconds: Float[Array, ""] | None = None  # on the virtual clock; None without a timing
+    polled: Int[Array, ""] | None = None  # clients that were polled before training; None without polls
 
 
 Clients = TypeVar("Clients")
@@ -163,8 +164,7 @@ class ClientView(NamedTuple):
 
 
 Reads = Literal["sums", "tensors", "gram"]
-"""How a part of the server reads updates: only its declared sums; also their tensors and combinations, in float32; or
-also their inner products, in float64, with its results converted to float32."""
+"""How updates are read: declared sums; also tensors and combinations, float32; or also inner products, float64."""
 
 
 class WeightedSum(NamedTuple):
@@ -172,7 +172,7 @@ class WeightedSum(NamedTuple):
 
     Args:
         per_client: One client's upload -> a number >= 0 that its weight is proportional to; the sum is then computed
-            while clients train. None: the weights depend on several uploads, and the updates are stacked.
+            during training. None: the weights depend on several uploads, and the updates are stacked.
         is_chosen: Path of a leaf, "params/conv_0/kernel" -> whether it is summed. None: all leaves.
         source: The summed quantity: "updates", or the "reports" of a summary.
     """
@@ -183,7 +183,7 @@ class WeightedSum(NamedTuple):
 
 
 class UpdateStack(Protocol):
-    """One tree for each client of a cohort, their updates or one of their reports; zeros for clients that are absent.
+    """One tree for each client of a cohort, their updates or one of their reports; zeros for absent clients.
 
     Its reader declares how it reads the updates, by `reads` and `sums`; other reads raise an InputError.
     """

@@ -72,6 +72,8 @@ OPTIONS = {
     "poisson": {"probability": 0.5},
     "trace": {"path": "trace.csv"},
     "from_file": {"path": "speeds.csv"},
+    **{name: {"cohort_size": 2} for name in ("active_fl", "divfl", "oort")},
+    **{name: {"cohort_size": 2, "candidates": 4} for name in ("pow_d", "rpow_d")},
     "fedbuff": {"concurrency": 3, "buffer_size": 2},
     "fedasync": {"concurrency": 3},
 } | {name: {"fraction": 0.4} for name in [*STAGES, *POISONINGS] if name.startswith("attack_") or name in POISONINGS}

@@ -33,6 +33,7 @@ PRIVATE = {"norm": 1.0, "noise_multiplier": 1.0}
         (algorithms.fedasam, {}, "swa_cycle", 5, "without swa_start"),
         (algorithms.fedbabu, {"fine_tune_epochs": 0}, "fine_tune_part", "head", "with fine_tune_epochs=0"),
         (algorithms.fedbabu, {"fine_tune_epochs": 0}, "fine_tune_learning_rate", 0.1, "with fine_tune_epochs=0"),
+        (algorithms.term, {"normalised": False}, "weighting", "samples", "with normalised=False"),
         (algorithms.fedpac, {"collaborate": False}, "threshold", 0.1, "with collaborate=False"),
         (algorithms.fedld, {"principal": False}, "fraction", 0.5, "with principal=False"),
         (algorithms.fedmgc, {"dominant": False}, "fraction", 0.3, "with dominant=False"),

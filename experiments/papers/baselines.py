@@ -5,6 +5,7 @@ python -m experiments.papers baselines --what=fashion_mnist --scale=cpu --data=f
 
 from collections.abc import Iterable, Mapping
 
+from fedjax_het import participation
 from fedjax_het.algorithms import ALGORITHMS, FAMILIES
 from fedjax_het.cli.runs.records import flatten
 
@@ -28,11 +29,24 @@ LEFT_OUT = UNSUITED | {
     algorithm.__name__: reason for family, reason in _LEFT_OUT_FAMILIES.items() for algorithm in FAMILIES[family]
 }
 """{algorithm: the reason why it is not compared}."""
+_SELECTION: Settings = {"participation.candidates": "20"}
+SELECTIONS: Mapping[str, Settings] = {
+    f"fedavg, {rule}": {
+        "algorithm.name": "fedavg",
+        "algorithm.weighting": "uniform",
+        "participation.name": rule,
+        **(_SELECTION if rule in ("pow_d", "rpow_d") else {}),
+    }
+    for rule in participation.SELECTIONS
+}
+"""{row: FedAvg with equal weights and a selection of clients by what they report}."""
 NOT_RUN = (
     *("perfedavg", "fedala", "fedrod", "feddbe", "fedas", "fedcp", "gpfl", "fedamp", "heurfedamp", "fedcac"),
     *("fedfomo", "pfedfda", "knnper"),
+    *(algorithm.__name__ for algorithm in FAMILIES["Fairness"]),
+    *SELECTIONS,
 )
-"""Algorithms that are compared, and whose results are not in the tables yet."""
+"""Rows that are compared, and whose results are not in the tables yet."""
 BUDGET: Mapping[str, Settings] = {"fedrep": {"algorithm.head_epochs": "1"}}
 """{algorithm: settings without which it would train for longer than the others}."""
 RATES = {rate: {"algorithm.learning_rate": rate} for rate in ("0.03", "0.1", "0.3")}
@@ -83,7 +97,7 @@ def make_experiment(dataset: str, title: str, network: str) -> Experiment:
     data = {dataset: f"{title}'s .npz file"}
     return Experiment(
         title=f"{title} among 100 clients, ten a round: accuracy in % (in brackets the learning rate)",
-        rows=select_rows(name for name in ALGORITHMS if name not in LEFT_OUT),
+        rows={**select_rows(name for name in ALGORITHMS if name not in LEFT_OUT), **SELECTIONS},
         measures={
             "the server's model, common test set": read_final("test/accuracy"),
             "own model, own test examples": read_mean_client_score(),

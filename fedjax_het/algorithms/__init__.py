@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from fedjax_het.algorithm import Algorithm
+from fedjax_het.algorithms._afl import afl
 from fedjax_het.algorithms._apfl import apfl
 from fedjax_het.algorithms._choco import choco
 from fedjax_het.algorithms._ditto import ditto
@@ -31,6 +32,7 @@ from fedjax_het.algorithms._feddyn import feddyn
 from fedjax_het.algorithms._fedetf import fedetf
 from fedjax_het.algorithms._fedexp import fedexp
 from fedjax_het.algorithms._fedfomo import fedfomo
+from fedjax_het.algorithms._fedfv import fedfv
 from fedjax_het.algorithms._fedga import fedga
 from fedjax_het.algorithms._fedgen import fedgen
 from fedjax_het.algorithms._fedgh import fedgh
@@ -41,6 +43,7 @@ from fedjax_het.algorithms._fedlc import fedlc
 from fedjax_het.algorithms._fedld import fedld
 from fedjax_het.algorithms._fedmd import fedmd
 from fedjax_het.algorithms._fedmgc import fedavg_dgc, fedmgc, fedprox_dgc
+from fedjax_het.algorithms._fedmgda import fedmgda
 from fedjax_het.algorithms._fednova import fednova
 from fedjax_het.algorithms._fedntd import fedntd
 from fedjax_het.algorithms._fedopt import fedadagrad, fedadam, fedavgm, fedyogi
@@ -71,8 +74,11 @@ from fedjax_het.algorithms._perfedavg import perfedavg
 from fedjax_het.algorithms._pfedfda import pfedfda
 from fedjax_het.algorithms._pfedme import pfedme
 from fedjax_het.algorithms._prompts import fedotp, fedpgp, promptfl
+from fedjax_het.algorithms._propfair import propfair
+from fedjax_het.algorithms._qffl import qffl
 from fedjax_het.algorithms._scaffold import fedgamma, scaffold
 from fedjax_het.algorithms._sgp import sgp
+from fedjax_het.algorithms._term import term
 
 FAMILIES: Mapping[str, tuple[Callable[..., Algorithm], ...]] = MappingProxyType(
     {
@@ -81,6 +87,7 @@ FAMILIES: Mapping[str, tuple[Callable[..., Algorithm], ...]] = MappingProxyType(
         "Flat optima": (fedsam, fedasam, mofedsam, fedgamma, fedspeed, fedsmoo),
         "Conflicting updates": (fedld, fedgh, hierarchical, fedmgc, fedavg_dgc, fedprox_dgc),
         "Label skew": (moon, fedlc, fedrs, fedntd, feddecorr, feddisco, fedetf),
+        "Fairness": (qffl, afl, term, fedmgda, propfair, fedfv),
         "Personal models": (
             *(fedbn, fedper, lgfedavg, fedrep, fedbabu, fedpac, fedproto, ditto, pfedme, apfl),
             *(perfedavg, fedala, fedrod, feddbe, fedas, fedcp, gpfl, fedamp, heurfedamp, fedcac, fedfomo),

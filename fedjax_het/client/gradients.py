@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_het import tree
-from fedjax_het._internal.keys import make_key
 from fedjax_het.algorithm import GradientRule, Problem, StatefulGradientRule
 from fedjax_het.types import Array, Batch, ClientView, Key, Params, PyTree, Variables
 from fedjax_het.validation import NonNegative, Positive, PositiveFraction, validate_arguments
@@ -221,22 +220,6 @@ def proximal_gradient(lam: NonNegative = 1.0) -> GradientRule:
         return loss_and_state, tree.add(gradient, pull)
 
     return rule
-
-
-def full_gradient(problem: Problem, view: ClientView, batch_size: int) -> Params:
-    """Gradient of the objective over all of the client's training examples at view.start.
-
-    The mean over examples is computed batch by batch; the collections other than params do not change.
-    """
-    params, state = tree.split_params(view.start)
-    rows = view.data.train
-
-    def add(total: Params, batch: Batch, number: Array) -> Params:
-        _, gradient = problem.value_and_grad(params, state, batch, view, jax.random.fold_in(make_key(0), number))
-        return tree.add(total, tree.scale(jnp.sum(batch.mask), gradient))
-
-    total = problem.fold(view.data, rows, batch_size, add, tree.zeros_like(params))
-    return tree.scale(1.0 / jnp.maximum(rows.count, 1), total)
 
 
 @validate_arguments

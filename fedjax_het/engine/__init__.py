@@ -2,7 +2,7 @@
 
 from fedjax_het.engine.diagnose import DiagnosticValues
 from fedjax_het.engine.early_stopping import EarlyStopping
-from fedjax_het.engine.evaluation.client_statistics import flatten_evaluation, summarize_clients
+from fedjax_het.engine.evaluation.client_statistics import compute_statistics, flatten_evaluation, summarize_clients
 from fedjax_het.engine.evaluation.evaluate import Evaluation, Metrics
 from fedjax_het.engine.evaluation.metrics import METRICS, PredictionMetric, check_metrics
 from fedjax_het.engine.evaluation.predictions import confusion_matrix
@@ -43,6 +43,7 @@ __all__ = [
     "cache_features",
     "check_metrics",
     "chunked",
+    "compute_statistics",
     "confusion_matrix",
     "flatten_evaluation",
     "inspect_checkpoints",

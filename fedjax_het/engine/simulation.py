@@ -217,16 +217,16 @@ class Simulation:
         """Count the attackers among the sampled and available clients of each round.
 
         Returns:
-            [runs, rounds]; None if no uplink stage is an attack.
+            [runs, rounds]; None if no uplink stage is an attack, or if cohorts depend on what clients report.
         """
         traced, spec = self.executor.traced, self.executor.traced.spec
         stages = spec.algorithm.uplink
-        if not any(stage.attackers for stage in stages):
+        if not any(stage.attackers for stage in stages) or spec.participation.init:
             return None
 
         def count(key: Key, schedule: EventSchedule | None) -> Array:
             def count_in_round(number: Array) -> Array:
-                cohort = traced.round.draw(key, number, schedule)
+                cohort = traced.round.draw(key, number, schedule, ())
                 is_attacker = uplink.is_lying(stages, jnp.asarray(cohort.ids), spec.num_clients)
                 assert is_attacker is not None  # a stage is an attack
                 return jnp.sum(jnp.asarray(cohort.is_here) & is_attacker)

@@ -145,7 +145,7 @@ def test_a_client_without_comparable_pairs_has_no_score(examples):
         evaluation = run.evaluate(run.advance(run.start(), 2)[0])
     assert np.isnan(evaluation.clients.accuracy[0]).tolist() == [False, True, False]
     figures = engine.flatten_evaluation(evaluation)
-    for statistic in ("mean", "weighted", "std", "worst10", "min", "max", "gini"):
+    for statistic in ("mean", "weighted", "std", "worst10", "min", "max", "jain", "gini"):
         expected = figures[f"clients/c_index_{statistic}"]
         np.testing.assert_allclose(figures[f"clients/accuracy_{statistic}"], expected, rtol=1e-5, atol=1e-6)
     rows = records.client_rows(evaluation, chosen, [0])

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fedjax_het._internal.float64 import in_double
 from fedjax_het._internal.target_platform import tracing_for
-from fedjax_het.server.simplex import minimize_on_simplex
+from fedjax_het.server.simplex import minimize_on_simplex, project_on_simplex
 
 SIZE = 5
 EVERYONE = np.ones(SIZE, bool)
@@ -18,7 +18,7 @@ EVERYONE = np.ones(SIZE, bool)
 def make_solver(platform):
     def solve(matrix, start, is_allowed):
         with tracing_for(platform):
-            return minimize_on_simplex(matrix, start, is_allowed)
+            return minimize_on_simplex(matrix, start, jnp.where(is_allowed, jnp.inf, 0))
 
     return jax.jit(in_double(solve))
 
@@ -85,3 +85,45 @@ def test_the_search_works_under_vmap(solve):
     together = jax.jit(jax.vmap(solve, in_axes=(0, None, None)))(matrices, 0, EVERYONE)
     for matrix, point in zip(matrices, together, strict=True):
         np.testing.assert_allclose(point, brute_force_minimum(np.asarray(matrix, np.float64)), atol=1e-6)
+
+
+# ---- with bounds, and projections ------------------------------------------------------------------------------------
+@settings(max_examples=40, deadline=None)
+@given(
+    seed=st.integers(0, 10_000), width=st.sampled_from([0.0, 0.05, 0.2, 0.6, 1.0]), rank=st.sampled_from([1, 3, SIZE])
+)
+def test_the_minimum_within_bounds_has_no_feasible_descent(bounded, seed, width, rank):
+    """At a minimum, mass cannot move from a coordinate above its lower bound to one below its upper bound at a gain."""
+    rng = np.random.default_rng(seed)
+    half, centre = rng.normal(size=(SIZE, rank)), rng.dirichlet(np.ones(SIZE))
+    matrix, lower, upper = half @ half.T, np.maximum(centre - width, 0), np.minimum(centre + width, 1)
+    with jax.enable_x64(True):
+        point = np.asarray(bounded(matrix, rng.integers(SIZE), upper, lower))
+    assert np.all(point >= lower - 1e-12) and np.all(point <= upper + 1e-12)
+    assert point.sum() == pytest.approx(1, abs=1e-12)
+    gradient = matrix @ point
+    can_fall, can_rise = point > lower + 1e-9, point < upper - 1e-9
+    if can_fall.any() and can_rise.any():
+        assert gradient[can_fall].max() - gradient[can_rise].min() < 1e-9 * np.abs(matrix).max()
+
+
+@pytest.fixture(scope="module")
+def bounded():
+    return jax.jit(in_double(minimize_on_simplex))
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 10_000), total=st.sampled_from([0.25, 1.0]))
+def test_a_projection_on_the_simplex_keeps_the_order_and_is_a_projection(seed, total):
+    rng = np.random.default_rng(seed)
+    values, is_free = rng.normal(size=8), rng.random(8) < 0.7
+    is_free[0] = True
+    point = np.asarray(project_on_simplex(jnp.asarray(values), jnp.asarray(is_free), total))
+    assert np.all(point >= 0) and not point[~is_free].any() and point.sum() == pytest.approx(total, abs=1e-5)
+    np.testing.assert_allclose(project_on_simplex(jnp.asarray(point), jnp.asarray(is_free), total), point, atol=1e-6)
+    own = values[is_free]
+    assert np.all(np.diff(point[is_free][np.argsort(own)]) >= -1e-6)
+    theta = (own - point[is_free])[point[is_free] > 0]
+    np.testing.assert_allclose(theta, theta[0], atol=1e-5)
+    assert np.all(own[point[is_free] == 0] <= theta[0] + 1e-5)
+    assert not np.asarray(project_on_simplex(jnp.asarray(values), jnp.zeros(8, bool), total)).any()

@@ -112,9 +112,14 @@ def make_sampling(settings: Settings, num_clients: int) -> Sampling:
         InputError: No guarantee is known for it.
     """
     _, table = _find_mechanism(settings)
+    rule, size = settings.get("participation"), settings["cohort_size"]
+    if rule and rule["name"] in participation.SELECTIONS:
+        raise InputError(
+            f"config.privacy: '{rule['name']}' selects clients by numbers that they report without noise, which no "
+            "guarantee covers. Use 'poisson', or leave config.participation out."
+        )
     if table["noise_at"] == "clients":
         return LocalNoise()
-    rule, size = settings.get("participation"), settings["cohort_size"]
     if rule is None:
         return FixedSizeSampling(num_clients, size) if size else PoissonSampling(settings["availability"])
     if rule["name"] != participation.poisson.__name__:

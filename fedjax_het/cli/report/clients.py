@@ -11,20 +11,22 @@ from fedjax_het.cli.runs.figures import Curve, Figure, Heat, Panel, View, mean_p
 from fedjax_het.cli.runs.results import RunResults, client_scores
 from fedjax_het.cli.runs.run_directory import RunDirectory
 from fedjax_het.cli.runs.run_files import Json
-from fedjax_het.cli.runs.tables import PER_CENT, ColumnFormat, Table, Value, score_title
+from fedjax_het.cli.runs.tables import (
+    CLIENT_SUMMARIES,
+    INDEX_FORMATS,
+    PER_CENT,
+    ColumnFormat,
+    Table,
+    Value,
+    score_title,
+)
 
-_FORMATS = {"deviation": ColumnFormat(PER_CENT.text, min), "Gini": ColumnFormat(lambda value: f"{value:.3f}", min)}
-_FAIRNESS = {
-    "mean": "mean",
-    "worst tenth": "worst10",
-    "worst": "min",
-    "best": "max",
-    "deviation": "std",
-    "Gini": "gini",
-}
+_FORMATS = {"deviation": ColumnFormat(PER_CENT.text, min), **INDEX_FORMATS}
+_FAIRNESS = CLIENT_SUMMARIES | {"best": "max"}
 _SPLITS = {"training": "train", "validation": "valid", "test": "test"}
 _FAIRNESS_NOTE = (
-    "Statistics over clients in per cent, mean ± deviation over seeds. Gini: 0 if all clients have the same score."
+    "Statistics over clients in per cent, mean ± deviation over seeds. If all clients have the same score, Jain's "
+    "index is 1 and the Gini coefficient 0."
 )
 _SCORES_CAPTION = (
     "After the last round: mean over seeds, with a bar from minimum to maximum. Clients without test examples are "

@@ -13,7 +13,7 @@ import numpy as np
 from fedjax_het.cli.runs import data_usage, json_files
 from fedjax_het.cli.runs.results import RunResults, client_scores, requested_metrics, score_name
 from fedjax_het.cli.runs.run_files import PER_CLIENT
-from fedjax_het.engine import METRICS
+from fedjax_het.engine import METRICS, compute_statistics
 from fedjax_het.errors import InputError
 
 
@@ -96,8 +96,11 @@ class Cell(NamedTuple):
 
 
 _MAX_COLUMNS = 8  # of a table on a terminal or a page
-SUMMARIES = ("mean", "deviation", "worst")
-"""The last columns, which summarize the columns before them."""
+SUMMARIES = {"mean": "mean", "deviation": "std", "worst": "min"}
+"""{last columns, which summarize the columns before them: their statistics, see `engine.compute_statistics`}."""
+CLIENT_SUMMARIES = {**SUMMARIES, "worst tenth": "worst10", "Jain": "jain", "Gini": "gini"}
+"""The same of columns that are clients."""
+INDEX_FORMATS = {name: ColumnFormat("{:.3f}".format, best) for name, best in (("Jain", max), ("Gini", min))}
 
 
 # ---- writing ---------------------------------------------------------------------------------------------------------
@@ -115,10 +118,11 @@ def narrow(table: Table) -> Table:
     """Reduce a table that is too wide for a terminal or a page to its summaries."""
     if len(table.columns) <= _MAX_COLUMNS or not set(SUMMARIES) <= set(table.columns):
         return table
-    kept = [table.columns.index(name) for name in SUMMARIES]
+    columns = [name for name in CLIENT_SUMMARIES if name in table.columns]
+    kept = [table.columns.index(name) for name in columns]
     rows = [(label, [values[index] for index in kept]) for label, values in table.rows]
     title = f"{table.title} (all {len(table.columns) - len(kept)} columns: {table.name}.md)"
-    return table._replace(title=title, columns=list(SUMMARIES), rows=rows)
+    return table._replace(title=title, columns=columns, rows=rows)
 
 
 def to_markdown(table: Table) -> str:
@@ -271,19 +275,22 @@ def _tabulate_client_scores(runs: Sequence[LabeledRun], kind: str, requested: st
 
 
 def _make_table(runs: Sequence[LabeledRun], kind: str, name: str, when: str, score: str, figures: Figures) -> Table:
-    """Make a table with mean, population standard deviation and worst over the columns, seed by seed."""
+    """Make a table with statistics over the columns, seed by seed."""
     form = score_format(score)
-    over = (np.mean, np.std, np.min if form.best is max else np.max)
+    summaries = CLIENT_SUMMARIES if kind in data_usage.CLIENT_GROUPS else SUMMARIES
+    if form.best is min:
+        summaries = summaries | {"worst": "max"}
     columns = list(dict.fromkeys(column for row in figures.values() for column in row))
-    extra = list(SUMMARIES) if len(columns) > 1 else []
+    extra = list(summaries) if len(columns) > 1 else []
     rows = []
     for label, row in figures.items():
         values = [Value.of(row[column]) if column in row else None for column in columns]
         is_whole = len(row) == len(columns) and len({len(seeds) for seeds in row.values()}) == 1
-        stack = np.array(list(map(row.get, columns))) if is_whole else None
-        values += [None if stack is None else Value.of(statistic(stack, axis=0)) for statistic in over[: len(extra)]]
+        stack = np.transpose([row[column] for column in columns]) if is_whole else np.zeros((0, 1))
+        statistics = compute_statistics(stack, is_larger_better=form.best is not min)
+        values += [Value.of(statistics[summaries[name]]) if is_whole else None for name in extra]
         rows.append((label, values))
-    formats = dict.fromkeys(columns + extra, form) | {"deviation": ColumnFormat(form.text)}
+    formats = dict.fromkeys(columns + extra, form) | {"deviation": ColumnFormat(form.text)} | INDEX_FORMATS
     shown = [(run.label, run.left_out, run.results.partition) for run in runs if run.label in figures]
     note = data_usage.describe_runs(shown, [kind])
     title = f"{score_title(score)} of {data_usage.GROUPS[kind].description}, {when}"

@@ -182,10 +182,17 @@ class TrainingLoop:
     def _count_traffic(self, state: State) -> dict[str, np.ndarray]:
         """Count the bytes that all clients have received and sent since the first round, dropped updates included.
 
-        With an uplink, the bits of what they have sent too: messages of quantized entries end within a byte.
+        Polled clients receive the model and send their answer, whether they train or not. With an uplink, the bits of
+        what has been sent too: messages of quantized entries end within a byte.
         """
         num_uploads = np.asarray(state.counters.reports, np.int64) + np.asarray(state.counters.nonfinite)
-        facts = self.simulation.cost
-        traffic = {"traffic/down": num_uploads * facts.bytes_down, "traffic/up": num_uploads * facts.bytes_up}
+        facts, counted = self.simulation.cost, state.counters.polled
+        num_polled = np.zeros_like(num_uploads) if counted is None else np.asarray(counted, np.int64)
+        num_downloads = num_uploads if counted is None else num_polled
+        traffic = {
+            "traffic/down": num_downloads * facts.bytes_down,
+            "traffic/up": num_uploads * facts.bytes_up + num_polled * facts.bytes_polled,
+        }
         has_uplink = bool(self.recorders[0].settings.get("uplink"))
-        return traffic | ({"traffic/bits_up": num_uploads * facts.bits_up} if has_uplink else {})
+        bits_up = num_uploads * facts.bits_up + 8 * num_polled * facts.bytes_polled
+        return traffic | ({"traffic/bits_up": bits_up} if has_uplink else {})

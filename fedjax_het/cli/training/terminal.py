@@ -52,6 +52,8 @@ def describe_costs(
     steps = f"{lowest}" if lowest == highest else f"{lowest} to {highest}"
     down, up = format_bytes(facts.bytes_down), format_bytes(facts.bytes_up)
     bits = f" ({facts.bits_up:,.0f} bits)" if settings.get("uplink") else ""
+    if facts.bytes_polled:
+        bits += f" (and {format_bytes(facts.bytes_polled)} up per polled client, {facts.cohort_size} per round)"
     frozen = f", and {facts.num_frozen:,} that clients do not train" if facts.num_frozen else ""
     rows = {
         "clients": f"{facts.num_clients}; {describe_cohort(facts, settings)}",
@@ -223,7 +225,7 @@ def tabulate_results(summary: Mapping[str, Any]) -> Table:
     names = list(summary["final"])
     table = Table(Column("figure", overflow="fold"), f"after round {summary['rounds']}")
     if len(names) > _MAX_FIGURES:
-        details = (*_DETAILS, *(f"/{metric}_gini" for metric in METRICS))
+        details = (*_DETAILS, *(f"/{metric}_{index}" for metric in METRICS for index in ("jain", "gini")))
         names = [name for name in names if not (name.endswith(details) or "/iou" in name)]
         table.caption = f"all {len(summary['final'])} figures: summary.json"
     columns = [summary["final"]]

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 
 from fedjax_het import tree
 from fedjax_het._internal.keys import make_key
+from fedjax_het._internal.whole_data import mean_objective
 from fedjax_het.algorithm import Measure, Problem
 from fedjax_het.labels import cross_entropies, mean_per_example
 from fedjax_het.types import Array, Batch, ClientData, ClientView, Rows, Variables
@@ -186,19 +187,6 @@ def training_loss(moment: Moment = "last_epoch_mean", batch_size: Count = 50) ->
     def measure(problem: Problem, view: ClientView) -> Array:
         if moment in MEASURED:
             return view.metrics[MEASURED[moment]]
-        return _mean_objective(problem, view, EVALUATED[moment](view), batch_size)
+        return mean_objective(problem, view, EVALUATED[moment](view), batch_size)
 
     return measure
-
-
-def _mean_objective(problem: Problem, view: ClientView, variables: Variables, batch_size: int) -> Array:
-    params, state = tree.split_params(variables)
-    rows = view.data.train
-
-    def add(total: Array, batch: Batch, number: Array) -> Array:
-        key = jax.random.fold_in(make_key(0), number)
-        forward = problem.forward(params, state, batch, view, key, is_training=False)
-        return total + jnp.sum(batch.mask) * sum(term(forward) for term in problem.objective)
-
-    total = problem.fold(view.data, rows, batch_size, add, jnp.zeros((), float))
-    return total / jnp.maximum(rows.count, 1)

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import optax
 
 from fedjax_het import tree
+from fedjax_het._internal.whole_data import mean_gradient
 from fedjax_het.algorithm import Measure, Problem
-from fedjax_het.client.gradients import full_gradient
 from fedjax_het.client.optimizers import torch_sgd
 from fedjax_het.client.schedules import Schedule, rate
 from fedjax_het.types import Array, ClientView, Params
@@ -144,7 +144,7 @@ def change_of_control(
             gradient = tree.scale(1.0 / tree.positive_or_one(view.num_steps * own_rate), path)
             change = tree.subtract(_shared(gradient, view), view.received.published["control"])
         else:
-            start_gradient = full_gradient(problem, view, batch_size)
+            start_gradient = mean_gradient(problem, view, batch_size)
             change = _shared(tree.subtract(start_gradient, view.memory["control"]), view)
         return tree.where(has_moved, change, tree.zeros_like(change))
 
@@ -162,6 +162,23 @@ def squared_norm(problem: Problem, view: ClientView) -> Array:
         Jhunjhunwala, Wang and Joshi, FedExP, ICLR 2023. arXiv:2301.09604
     """
     return tree.squared_norm(_shared(tree.subtract(view.local["params"], view.start["params"]), view)).astype(float)
+
+
+def movement_per_rate(learning_rate: float, schedule: Schedule | None = None) -> Measure:
+    """[]: |w_i - w|^2 / lr over the shared parameters, the length of q-FFL's steps.
+
+    Args:
+        learning_rate: Learning rate lr of the local steps.
+        schedule: Factor of lr per round, as in `sgd`.
+
+    References:
+        Li et al., Fair Resource Allocation in Federated Learning, ICLR 2020. arXiv:1905.10497
+    """
+
+    def measure(problem: Problem, view: ClientView) -> Array:
+        return squared_norm(problem, view) / tree.positive_or_one(rate(learning_rate, schedule, view))
+
+    return measure
 
 
 def displacement(problem: Problem, view: ClientView) -> Params:

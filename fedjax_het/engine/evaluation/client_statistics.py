@@ -7,7 +7,7 @@ import numpy as np
 from fedjax_het.engine.evaluation.evaluate import Evaluation, Metrics
 from fedjax_het.engine.evaluation.metrics import METRICS
 
-_STATISTICS = ("mean", "weighted", "std", "worst10", "min", "gini", "max", "worst")
+_STATISTICS = ("mean", "weighted", "std", "worst10", "min", "jain", "gini", "max", "worst")
 _BY_CLIENT = ("clients", "personal", "personal_test", "personal_valid", "newcomers", "valid")
 
 
@@ -21,20 +21,19 @@ def summarize_clients(metrics: Metrics) -> dict[str, np.ndarray]:
         {name: array of the other axes (seeds)}, NaN if no client has examples. accuracy_mean: mean over clients;
         accuracy_weighted: mean over examples; accuracy_std: population standard deviation over clients;
         accuracy_worst10: mean over the worst tenth of clients (at least one); accuracy_min, accuracy_max;
-        accuracy_gini: half the mean difference of two clients divided by the mean, 0 if all are equal; the same for
-        each mask overlap and each requested metric, over the clients for which it is defined; loss_mean; for tokens,
-        perplexity_mean; with several models of the server and one domain per client, rand_index, the adjusted Rand
-        index of the models and the domains.
+        accuracy_jain, accuracy_gini; see `compute_statistics`. The same for each mask overlap and each requested
+        metric, over the clients for which it is defined; loss_mean; for tokens, perplexity_mean; with several models
+        of the server and one domain per client, rand_index, the adjusted Rand index of the models and the domains.
     """
     count, numbers = np.asarray(metrics.num_examples, np.float64), {}
     for name, values in _scores(metrics).items():
         defined_count = np.where(np.isnan(values), 0, count)  # undefined scores are ignored, NaN losses are not
-        statistics = _statistics_over_clients(values, defined_count, is_larger_better(name))
+        statistics = compute_statistics(values, defined_count, is_larger_better=is_larger_better(name))
         numbers |= {f"{name}_{key}": value for key, value in statistics.items()}
     if metrics.rand_index is not None:
         numbers["rand_index"] = np.asarray(metrics.rand_index)
     losses = {"loss": np.asarray(metrics.loss, np.float64)} | _perplexity(metrics)
-    return numbers | {f"{name}_mean": _statistics_over_clients(x, count)["mean"] for name, x in losses.items()}
+    return numbers | {f"{name}_mean": compute_statistics(x, count)["mean"] for name, x in losses.items()}
 
 
 def summarize_domains(domains: Sequence[Metrics]) -> dict[str, np.ndarray]:
@@ -48,7 +47,7 @@ def summarize_domains(domains: Sequence[Metrics]) -> dict[str, np.ndarray]:
     numbers = {}
     for name in _scores(domains[0]):
         values = np.stack([_scores(metrics)[name] for metrics in domains], axis=-1)
-        statistics = _statistics_over_clients(values, (~np.isnan(values)).astype(float))
+        statistics = compute_statistics(values, (~np.isnan(values)).astype(float))
         names = {"mean": "mean", "std": "std", "worst": "min" if is_larger_better(name) else "max"}
         numbers |= {f"{name}_{key}": statistics[source] for key, source in names.items()}
     losses = [{"loss": np.asarray(domain.loss, np.float64)} | _perplexity(domain) for domain in domains]
@@ -78,10 +77,31 @@ def _perplexity(metrics: Metrics) -> dict[str, np.ndarray]:
         return {"perplexity": np.exp(np.asarray(metrics.token_loss, np.float64))}
 
 
-def _statistics_over_clients(
-    values: np.ndarray, count: np.ndarray, is_larger_better: bool = True
+def compute_statistics(
+    values: np.ndarray, count: np.ndarray | None = None, *, is_larger_better: bool = True
 ) -> dict[str, np.ndarray]:
-    has_examples = count > 0
+    """Compute the statistics of a score over clients, all that the package reports.
+
+        std:   sqrt(1/n sum_i (x_i - mean)^2)           worst10:   mean of the ceil(n / 10) worst scores
+        jain:  (sum_i x_i)^2 / (n sum_i x_i^2), from 1/n to 1        gini:   sum_ij |x_i - x_j| / (2 n^2 mean), from 0
+
+    If all scores are equal, also all 0, Jain's index is 1 and the Gini coefficient 0.
+
+    Args:
+        values: Scores whose last axis is clients.
+        count: The clients' numbers of examples; clients with 0 are left out. None: 1 each.
+        is_larger_better: Whether the worst scores are the smallest.
+
+    Returns:
+        {"mean", "weighted" (by examples), "std", "worst10", "min", "jain", "gini", "max": array of the other axes}, NaN
+        without clients.
+
+    References:
+        Jain, Chiu and Hawe, A Quantitative Measure of Fairness and Discrimination for Resource Allocation in Shared
+        Computer Systems, 1984. Gini, Variabilita e mutabilita, 1912.
+    """
+    has_examples = np.ones_like(values, bool) if count is None else count > 0
+    count = np.ones_like(values) if count is None else count
     values = np.where(has_examples, values, np.nan)
     num = has_examples.sum(axis=-1)
     ranked = np.sort(values, axis=-1)  # clients without examples (NaN) are last
@@ -89,6 +109,7 @@ def _statistics_over_clients(
     num_worst = np.ceil(num / 10)[..., None]
     positions = 2 * np.arange(1, ranked.shape[-1] + 1) - num[..., None] - 1
     spread, total = _sum_where(positions * ranked, ~np.isnan(ranked)), _sum_where(values, has_examples)
+    squares = _sum_where(values**2, has_examples)
     worst = np.where(np.arange(ranked.shape[-1]) < num_worst, from_worst, 0).sum(axis=-1)
     with np.errstate(invalid="ignore", divide="ignore"):
         mean = total / num
@@ -98,6 +119,7 @@ def _statistics_over_clients(
             "std": np.sqrt(_sum_where((values - mean[..., None]) ** 2, has_examples) / num),
             "worst10": worst / num_worst[..., 0],
             "min": ranked[..., 0],
+            "jain": np.where(squares > 0, total**2 / (num * squares), np.where(num > 0, 1.0, np.nan)),
             "gini": np.where(total > 0, spread / (num * np.where(total > 0, total, 1)), np.where(num > 0, 0.0, np.nan)),
             "max": np.where(num > 0, np.where(has_examples, values, -np.inf).max(axis=-1), np.nan),
         }

@@ -12,6 +12,7 @@ from fedjax_het import tree
 from fedjax_het.algorithm import Algorithm
 from fedjax_het.engine.execution.run_spec import OffloadPolicy
 from fedjax_het.engine.execution.trace import TracedRound
+from fedjax_het.engine.round.participation import POLL_BYTES
 from fedjax_het.engine.round.phases import RoundMessages
 from fedjax_het.engine.round.update_plan import is_stacked
 from fedjax_het.engine.round.uplink import count_bits
@@ -32,6 +33,7 @@ class RunCost(NamedTuple):
     compile_seconds: float  # rounds and evaluation
     held_bytes: Mapping[str, int]  # required on each device: {name: bytes}
     peak_bytes: int  # peak per device: held_bytes and temporary arrays of the programs
+    bytes_polled: int = 0  # sent per polled client; each also receives bytes_down, whether it trains or not
 
 
 def run_cost(traced: TracedRound, held_bytes: Mapping[str, int], peak_bytes: int, compile_seconds: float) -> RunCost:
@@ -55,6 +57,7 @@ def run_cost(traced: TracedRound, held_bytes: Mapping[str, int], peak_bytes: int
         compile_seconds=compile_seconds,
         held_bytes=held_bytes,
         peak_bytes=peak_bytes,
+        bytes_polled=POLL_BYTES if spec.participation.poll else 0,
     )
 
 

@@ -25,7 +25,7 @@ class Executor:
     """A round compiled for one layout and one `OffloadPolicy`, and its evaluation.
 
     Rounds are dispatched without waiting for their results: while a round runs, the host collects the previous one, and
-    reads the next cohort's examples and client states.
+    reads the next cohort's examples and client states. If cohorts depend on what clients report, rounds run one by one.
     """
 
     def __init__(self, traced: TracedRound, offload: OffloadPolicy, folder: Path | None = None):
@@ -62,14 +62,21 @@ class Executor:
 
     def advance(self, state: State, num_rounds: int) -> tuple[State, RoundMetrics]:
         """Run several rounds, which invalidates `state`. The metrics are NumPy arrays [runs, num_rounds, ...]."""
+        if self.traced.spec.participation.init and num_rounds > 1:  # the next cohort depends on this round
+            blocks = []
+            for _ in range(num_rounds):
+                state, block = self.advance(state, 1)
+                blocks.append(block)
+            return state, jax.tree.map(lambda *rounds: np.concatenate(rounds, axis=1), *blocks)
         first = int(np.asarray(state.server.round)[0])
-        cohorts, clients, metrics = self._loader.draw(first), self._open(state.clients), []
+        cohorts = self._loader.draw(first, state.server.participation)
+        clients, metrics = self._open(state.clients), []
         number, loaded = self._loaded
         if number != first or loaded is None:
             loaded = self._loader.load(cohorts[0])
         clients.prefetch(cohorts[0])
         running: list[RoundMetrics] = []
-        for number, next_cohort in enumerate(cohorts[1 : num_rounds + 1], first + 1):
+        for number, next_cohort in enumerate([*cohorts[1:], None][:num_rounds], first + 1):
             ids = loaded[0].cohort.ids
             state, round_metrics = self.program(
                 self.programs.hyper_parameters, state._replace(clients=clients.take(ids)), *loaded, self._keys
@@ -78,10 +85,10 @@ class Executor:
             # The device is busy with this round from here on.
             metrics += jax.tree.map(np.asarray, running)
             running = [round_metrics]
-            if number < self.traced.spec.rounds:
+            if next_cohort is not None and number < self.traced.spec.rounds:
                 loaded = self._loader.load(next_cohort)
                 self._loaded = number, loaded
-            if number < first + num_rounds:
+            if next_cohort is not None and number < first + num_rounds:
                 clients.prefetch(next_cohort)
         metrics += jax.tree.map(np.asarray, running)
         stacked = jax.tree.map(lambda *rounds: np.stack(rounds, axis=1), *metrics)
@@ -104,7 +111,8 @@ class Executor:
         program = self.programs.measures(measure).compile()
 
         def measure_state(state: State) -> PyTree:
-            cohort = self._loader.draw(int(np.asarray(state.server.round)[0]))[0]
+            first = int(np.asarray(state.server.round)[0])
+            cohort = self._loader.draw(first, state.server.participation)[0]
             loaded, clients = self._loader.load(cohort, with_test=True), self._open(state.clients)
             clients.prefetch(cohort)
             own = state._replace(clients=clients.take(loaded[0].cohort.ids))

@@ -15,11 +15,11 @@ from jax import ShapeDtypeStruct
 
 from fedjax_het import tree
 from fedjax_het.engine.execution.trace import TracedRound
-from fedjax_het.engine.parallel.compilation import compile_program
+from fedjax_het.engine.parallel.compilation import compile_program, replicated_shapes
 from fedjax_het.engine.round.client_step import Cohort
 from fedjax_het.engine.round.event_schedule import EventSchedule
 from fedjax_het.problem import HIDDEN_TEST_ROWS
-from fedjax_het.types import Array, ClientData, Examples, HostArray, Key, PublicInputs, Rows
+from fedjax_het.types import Array, ClientData, Examples, HostArray, Key, PublicInputs, PyTree, Rows
 
 
 def select_rows(rows: Rows, ids: HostArray, is_here: HostArray) -> Rows:
@@ -86,16 +86,22 @@ class CohortLoader:
         self.is_streaming, self._traced, spec = is_streaming, traced, traced.spec
         self._layout, self._data = traced.layout, spec.federation.data
         self._num_slots = {with_test: 1 + spec.max_examples(with_test) for with_test in (False, True)}  # and padding
-        self._draw_all = spec.map_over_runs(self._draw_cohorts, (0, 0, None))
+        self._draw_all = spec.map_over_runs(self._draw_cohorts, (0, 0, None, 0))
+        known = traced.shapes.state.server.participation
+        self._known = jax.tree.map(lambda x: ShapeDtypeStruct((spec.num_runs, *x.shape), x.dtype), known)
 
     def compile(self) -> None:
         """Compile the program that draws cohorts."""
         first = self._layout.replicate(np.int32(0))
-        self._draw = compile_program(self._draw_all, self._layout, *self._arguments, first, is_quick=True)
+        known = replicated_shapes(self._known, self._layout)
+        self._draw = compile_program(self._draw_all, self._layout, *self._arguments, first, known, is_quick=True)
 
-    def draw(self, first: int) -> list[Cohort]:
-        """Draw the cohorts of a block of rounds starting at `first`, plus one more round, as NumPy arrays."""
-        drawn = self._draw(*self._arguments, np.int32(first))
+    def draw(self, first: int, known: PyTree) -> list[Cohort]:
+        """Draw the cohorts of a block of rounds starting at `first`, plus one more round, as NumPy arrays.
+
+        If the draw depends on the state of the participation, `known`, draw the cohort of this round alone.
+        """
+        drawn = self._draw(*self._arguments, np.int32(first), known)
         by_round = jax.tree.map(lambda x: np.asarray(x).swapaxes(0, 1), drawn)
         return [tree.take(by_round, number) for number in range(len(by_round.ids))]
 
@@ -123,7 +129,7 @@ class CohortLoader:
     def shapes(self, with_test: bool = False) -> LoadedCohort:
         """The shapes of the results of `load`."""
         spec, slots = self._traced.spec, self._layout.round_up(self._traced.spec.cohort_size)
-        drawn = jax.eval_shape(self._draw_all, jax.eval_shape(spec.keys), spec.schedule, np.int32(0))
+        drawn = jax.eval_shape(self._draw_all, jax.eval_shape(spec.keys), spec.schedule, np.int32(0), self._known)
         cohort = jax.tree.map(lambda x: ShapeDtypeStruct((x.shape[0], *x.shape[2:]), x.dtype), drawn)
         rows = jax.tree.map(
             lambda x: ShapeDtypeStruct((spec.num_runs, slots, *x.shape[1:]), np.int32),
@@ -156,6 +162,7 @@ class CohortLoader:
     def _arguments(self) -> tuple[Key, EventSchedule | None]:
         return self._layout.replicate((self._traced.spec.keys(), self._traced.spec.schedule))
 
-    def _draw_cohorts(self, key: Key, schedule: EventSchedule | None, first: Array) -> Cohort:
-        numbers = first + jnp.arange(self._traced.spec.block + 1)
-        return jax.lax.map(lambda number: self._traced.round.draw(key, number, schedule), numbers)
+    def _draw_cohorts(self, key: Key, schedule: EventSchedule | None, first: Array, known: PyTree) -> Cohort:
+        spec = self._traced.spec
+        numbers = first + jnp.arange(1 if spec.participation.init else spec.block + 1)
+        return jax.lax.map(lambda number: self._traced.round.draw(key, number, schedule, known), numbers)

@@ -124,6 +124,7 @@ class RunSpec:
             self.model,
             self.num_clients,
             num_training=int(np.count_nonzero(self.federation.data.train.count)),
+            num_examples=self.federation.data.train.count,
             participation=self.participation,
             timing=None if self.asynchronous else self.timing,
             asynchronous=self.asynchronous,

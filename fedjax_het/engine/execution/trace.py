@@ -128,7 +128,7 @@ def _trace(spec: RunSpec, layout: Layout, round: Round) -> tuple[Callable, State
     @without_dtype_warnings
     def trace(runs: Mapping[str, Array], state: State, data: ClientData) -> RoundShapes:
         events = jax.tree.map(lambda x: x[0], spec.schedule)
-        cohort = round.draw(key, state.server.round, events)
+        cohort = round.draw(key, state.server.round, events, state.server.participation)
         with_everyone = with_population(partial(train, first(runs)), spec.participation.is_everyone, layout)
         return RoundShapes(*with_everyone(state, cohort, client_step.cohort_data(data, cohort), key))
 

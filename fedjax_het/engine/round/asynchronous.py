@@ -103,7 +103,7 @@ class Asynchronous(NamedTuple):
                 "asynchronous: noise at the server has no known guarantee if earlier steps determine who takes part "
                 "in a step. Use gaussian_mechanism with noise_at='clients', or train synchronously."
             )
-        if participation.overflow or participation.depends_on_round:
+        if participation.overflow or participation.depends_on_round or participation.reads_reports:
             raise InputError(
                 "asynchronous: this participation rule samples clients per round, but there are no rounds. Use uniform "
                 "(cohort_size), all clients or bernoulli (availability)."

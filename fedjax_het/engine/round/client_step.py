@@ -40,6 +40,7 @@ class Cohort(NamedTuple):
     draw: Int[HostArray, "slots"] | None = None  # the number of its draw; None: the round
     num_late: Int[HostArray, ""] | None = None  # dropped stale updates; None in synchronous rounds
     seconds: Float[HostArray, ""] | None = None  # since the previous step; None in synchronous rounds
+    num_polled: Int[HostArray, ""] | None = None  # polled clients; None without a poll
 
 
 class CohortMember(NamedTuple):

@@ -61,12 +61,14 @@ def initial_state(spec: RoundSpec, key: Key, inputs: HostArray) -> State:
         uplink=tuple(stage.init_server(shared, num_clients, spec.cohort_size) for stage in algorithm.uplink),
         base=base,
         frozen=frozen,
+        participation=() if spec.participation.init is None else spec.participation.init(spec.num_examples, shared),
     )
     if algorithm.models:
         server = server._replace(**_initialize_models(spec, lambda key: group(key)[0], key))
     if spec.num_versions > 1:
         server = server._replace(history=tree.broadcast(broadcast(spec, server), spec.num_versions))
-    counters = RunCounters(zero, zero, jnp.zeros((), float) if spec.has_clock else None)
+    seconds = jnp.zeros((), float) if spec.has_clock else None
+    counters = RunCounters(zero, zero, seconds, zero if spec.participation.poll else None)
     return State(server, ClientState(own, memory, zero), counters)
 
 

@@ -17,7 +17,7 @@ from fedjax_het import tree
 from fedjax_het.algorithm import Algorithm
 from fedjax_het.engine.parallel.layout import Layout
 from fedjax_het.engine.parallel.update_stack import StackedUpdates
-from fedjax_het.engine.round import client_step, mixing, model_choice, server_step, uplink
+from fedjax_het.engine.round import client_step, mixing, model_choice, selection, server_step, uplink
 from fedjax_het.engine.round.asynchronous import Asynchronous
 from fedjax_het.engine.round.client_step import ClientResult, Cohort, CohortMember, Common, Sums
 from fedjax_het.engine.round.participation import Participation, derive_keys
@@ -48,6 +48,7 @@ class RoundSpec(NamedTuple):
     problem: Problem
     num_clients: int
     num_training: int  # clients with training examples
+    num_examples: Int[Array, "clients"]  # training examples
     participation: Participation
     timing: Timing | None
     asynchronous: Asynchronous | None
@@ -124,12 +125,13 @@ def train_cohort(
         is_here = members.is_here & (members.rows[0].count > 0)
         members = members._replace(state=mixing.mix_before(meeting, state, is_here))
     round_key, server_key = uplink.round_keys(clients_key)
-    server = state.server._replace(history=(), frozen={})
-
+    server = state.server._replace(history=(), frozen={}, participation=())
     history = state.server.history if spec.num_versions > 1 else None
     round_key = round_key if spec.algorithm.uplink else None
     examples = order_public(data.examples, jax.random.fold_in(server_key, jnp.uint32(_PUBLIC)))
     common = Common(broadcast(spec, state.server), examples, state.server.frozen, round_key, history)
+    asked = spec.algorithm, spec.problem, spec.layout, common, members, cohort
+    cohort, members = selection.poll_clients(spec.participation.poll, len(ids), *asked)
     server, common, members = survey_clients(spec, server, common, members, ids)
     results, sums = train_clients(spec, common, members)
     bound = spec._replace(problem=common.bind(spec.problem))
@@ -254,8 +256,9 @@ def commit(
     replied = results.state._replace(personal=tree.merge(results.state.personal, decision.replies))
     clients = tree.where(is_used, replied, _unpad(spec, members.state))
     is_step = is_finite if any(stage.steps_without_reports for stage in spec.algorithm.uplink) else jnp.any(is_used)
-    updated = tree.where(is_step, decision.server, server._replace(history=(), frozen={}))
-    updated = updated._replace(round=server.round + 1, frozen=server.frozen)
+    updated = tree.where(is_step, decision.server, server._replace(history=(), frozen={}, participation=()))
+    known = selection.update_known(spec.participation, server, cohort, is_used, results)
+    updated = updated._replace(round=server.round + 1, frozen=server.frozen, participation=known)
     if spec.num_versions > 1:
         slot = updated.round % spec.num_versions
         updated = updated._replace(history=tree.put(server.history, slot, broadcast(spec, updated)))
@@ -272,6 +275,7 @@ def commit(
         counted.reports + metrics.num_reporting,
         counted.nonfinite + metrics.num_nonfinite,
         None if counted.seconds is None or metrics.seconds is None else counted.seconds + metrics.seconds,
+        None if counted.polled is None else counted.polled + jnp.asarray(cohort.num_polled),
     )
     return State(updated, clients, counters), metrics
 

@@ -10,7 +10,7 @@ from fedjax_het import tree
 from fedjax_het.algorithm import Algorithm
 from fedjax_het.data.augmentation import Augmentation
 from fedjax_het.engine.parallel.layout import Layout, vmapped
-from fedjax_het.engine.round import client_step, initialization, mixing, model_choice, uplink
+from fedjax_het.engine.round import client_step, initialization, mixing, model_choice, selection, uplink
 from fedjax_het.engine.round.asynchronous import Asynchronous
 from fedjax_het.engine.round.client_step import Cohort
 from fedjax_het.engine.round.event_schedule import EventSchedule
@@ -26,8 +26,8 @@ class Round(NamedTuple):
 
     algorithm, problem: the algorithm, and the problem of its clients.
     initial_state: (key, stored inputs) -> the state before the first round, with `clients` of a single client.
-    draw: (key, round number, schedule of the run if it is asynchronous) -> the cohort, which depends on nothing else
-        and can be drawn in advance.
+    draw: (key, round number, schedule of the run if it is asynchronous, the server's state of the participation) -> the
+        cohort. It depends on nothing else, and can be drawn in advance if the participation has no state.
     overflow: (key, round number) -> the number of drawn clients without a slot in the cohort; None: always 0.
     train: the round of a cohort. Its state and data contain only the clients of the cohort, states with leaves
     [slots, ...] before and [cohort, ...] after, data with leaves [slots, ...].
@@ -39,7 +39,7 @@ class Round(NamedTuple):
     problem: Problem
     cohort_size: int
     initial_state: Callable[[Key, HostArray], State]
-    draw: Callable[[Key, Array, EventSchedule | None], Cohort]
+    draw: Callable[[Key, Array, EventSchedule | None, PyTree], Cohort]
     overflow: Callable[[Key, Array], Array] | None
     train: Callable[[State, Cohort, ClientData, Key], tuple[State, RoundMetrics, RoundMessages]]
     init: Callable[[Key, ClientData], State]
@@ -53,6 +53,7 @@ def make_round(
     num_clients: int,
     *,
     num_training: int | None = None,
+    num_examples: HostArray | None = None,
     participation: Participation | None = None,
     timing: Timing | None = None,
     asynchronous: Asynchronous | None = None,
@@ -71,6 +72,8 @@ def make_round(
         num_clients: The number of clients.
         num_training: The number of clients with training examples, the papers' N; other clients are excluded from means
             over all clients (default None, all clients).
+        num_examples: The clients' numbers of training examples, which participation rules may read (default None, 1
+            each).
         participation: The rule that samples cohorts (default None, all clients in every round).
         timing: Client durations and the round deadline; None: no clock. Asynchronous rounds need no timing, since their
             schedule has the times.
@@ -83,18 +86,23 @@ def make_round(
         The round.
 
     Raises:
-        InputError: The cohort is larger than the number of clients; when traced, a sharing rule selects no leaf, or a
+        InputError: The cohort is larger than the number of clients; a participation that reads reports meets clients
+            that must not send any, or no server; when traced, a sharing rule selects no leaf, or a
             slot reads a quantity that no slot provides.
     """
     uplink.check_stages(algorithm)
     if timing:
         timing.check(num_clients)
+    participation = participation or full()
+    selection.check_selection(algorithm, participation)
+    algorithm = selection.add_report(algorithm, participation)
     spec = RoundSpec(
         algorithm,
         Problem(algorithm.adapt(model), algorithm.objective, prepare, augment, algorithm.evaluated),
         num_clients,
         num_clients if num_training is None else num_training,
-        participation or full(),
+        jnp.ones(num_clients, int) if num_examples is None else jnp.asarray(num_examples),
+        participation,
         timing,
         asynchronous,
         layout,
@@ -111,7 +119,7 @@ def make_round(
     def step_with_messages(
         state: State, data: ClientData, key: Key, schedule: EventSchedule | None = None
     ) -> tuple[State, RoundMetrics, RoundMessages]:
-        cohort = draw_cohort(spec, key, state.server.round, schedule)
+        cohort = draw_cohort(spec, key, state.server.round, schedule, state.server.participation)
         train_population = with_population(train, spec.participation.is_everyone, layout)
         return train_population(state, cohort, client_step.cohort_data(data, cohort), key)
 
@@ -138,12 +146,15 @@ def make_round(
     )
 
 
-def draw_cohort(spec: RoundSpec, key: Key, number: Array, schedule: EventSchedule | None = None) -> Cohort:
+def draw_cohort(
+    spec: RoundSpec, key: Key, number: Array, schedule: EventSchedule | None = None, state: PyTree = ()
+) -> Cohort:
     """Draw the cohort of a round, padded to the layout; asynchronous rounds read it from the schedule."""
     size = spec.cohort_size
     padded = lambda x: jnp.pad(x, (0, spec.layout.round_up(size) - size))  # noqa: E731
     if schedule is None:
-        drawn = spec.participation.draw(derive_keys(key, number)[0], spec.num_clients, number)
+        known = () if spec.participation.init is None else (state,)
+        drawn = spec.participation.draw(derive_keys(key, number)[0], spec.num_clients, number, *known)
         return Cohort(*map(padded, drawn))
     events = schedule.step(number)
     is_here = padded(jnp.ones(size, bool))

@@ -18,6 +18,7 @@ from fedjax_het.server.aggregators._extrapolation import (
     mean_of_last_two,
     with_model_average,
 )
+from fedjax_het.server.aggregators._fairness import common_descent, lipschitz_mean, ordered_projection
 from fedjax_het.server.aggregators._generator import LabelWeights, with_generator
 from fedjax_het.server.aggregators._gram_space import GramEdit, gram_space_mean
 from fedjax_het.server.aggregators._hierarchical import hierarchical_mean
@@ -68,6 +69,7 @@ __all__ = [
     "averaged_model",
     "centred_clipping",
     "collaborative_heads",
+    "common_descent",
     "coordinate_median",
     "displaced_mean",
     "dominant_correction",
@@ -79,6 +81,7 @@ __all__ = [
     "harmonized_mean",
     "hierarchical_mean",
     "krum",
+    "lipschitz_mean",
     "masked_mean",
     "mean",
     "mean_around_median",
@@ -91,6 +94,7 @@ __all__ = [
     "multi_krum",
     "norm_bounded_mean",
     "normalized_mean",
+    "ordered_projection",
     "principal_directions",
     "sum_of_models",
     "trimmed_mean",

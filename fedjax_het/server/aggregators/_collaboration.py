@@ -36,7 +36,8 @@ def collaboration_weights(variance: Array, means: Array, is_present: Array) -> A
         matrices = risk_matrices(variance.astype(float), means.astype(float), is_present)
         clients = jnp.arange(is_present.shape[0])
         allowed = is_present & (is_present[:, None] | (clients[:, None] == clients))
-        return jax.vmap(minimize_on_simplex)(matrices, clients, allowed).astype(variance.dtype)
+        upper = jnp.where(allowed, jnp.inf, 0)
+        return jax.vmap(minimize_on_simplex)(matrices, clients, upper).astype(variance.dtype)
 
     return in_double(solve)(variance, means, is_present)
 

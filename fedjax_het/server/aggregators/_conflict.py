@@ -171,16 +171,14 @@ def dominant_correction(
         (FedMGC); no code was released.
     """
     edit = dominant_edit(fraction, p_mode=p_mode, order=order, target=target, min_norm_ratio=min_norm_ratio)
-    return gram_space_mean(edit, weighting, extra_inputs=_losses, scope=scope, buffers=buffers, stack=stack)
-
-
-def _losses(view: ServerView) -> tuple[Array]:
-    if "loss" not in view.uploads.reports:
-        raise InputError(
-            "the aggregator reads reports['loss'], which no client sends. "
-            'Add reports={"loss": measures.training_loss()} to the Algorithm.'
-        )
-    return (view.uploads.reports["loss"],)
+    return gram_space_mean(
+        edit,
+        weighting,
+        extra_inputs=lambda view: (view.uploads.reports["loss"],),
+        scope=scope,
+        buffers=buffers,
+        stack=stack,
+    )
 
 
 # ---- pairs (FedGH) --------------------------------------------------------------------------------------------------

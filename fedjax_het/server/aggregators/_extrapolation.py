@@ -1,6 +1,6 @@
 """Means with a history: FedDyn's over all clients, FedExP's extrapolation, and the mean of the server's models."""
 
-from typing import Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,9 +11,10 @@ from fedjax_het.algorithm import Aggregator, Problem
 from fedjax_het.errors import InputError
 from fedjax_het.server.weightings import WeightingOrName, resolve_weighting, uniform
 from fedjax_het.types import Aggregate, Array, Params, PyTree, ServerState, ServerView, Variables, WeightedSum
-from fedjax_het.validation import Count, CountOrZero, NonNegative, PositiveFraction, validate_arguments
+from fedjax_het.validation import LARGEST_COUNT, Count, NonNegative, PositiveFraction, Range, validate_arguments
 
 Displaced = Literal["all", "participants"]
+StartOfAverage = Annotated[int, Range(-1, LARGEST_COUNT, is_whole=True)]
 
 
 @validate_arguments
@@ -133,7 +134,7 @@ class ModelAverage(NamedTuple):
 
 
 @validate_arguments
-def with_model_average(aggregator: Aggregator, start: CountOrZero, cycle: Count = 10) -> Aggregator:
+def with_model_average(aggregator: Aggregator, start: StartOfAverage, cycle: Count = 10) -> Aggregator:
     """Extend an aggregator by a running mean of the server's models, one every `cycle` rounds (SWA).
 
         after round r > start with (r - start) mod cycle = 0:   mean <- (n mean + x) / (n + 1),   n <- n + 1
@@ -143,7 +144,8 @@ def with_model_average(aggregator: Aggregator, start: CountOrZero, cycle: Count 
 
     Args:
         aggregator: Any aggregator.
-        start: The round, from 0, after which averaging starts; three quarters of all rounds in the paper.
+        start: The round, from 0, after which averaging starts; three quarters of all rounds in the paper. -1: with the
+            first model.
         cycle: Number of rounds between averaged models.
 
     References:

@@ -3,6 +3,15 @@
 from fedjax_het.server.weightings._discrepancy import Discrepancy, discrepancy_aware
 from fedjax_het.server.weightings._distance import distance_momentum
 from fedjax_het.server.weightings._generalization_adjustment import StepSchedule, generalization_adjustment
+from fedjax_het.server.weightings._losses import (
+    SMALLEST_LOSS,
+    LambdaOrder,
+    LambdaStart,
+    Tilt,
+    agnostic,
+    released_tilt,
+    tilted,
+)
 from fedjax_het.server.weightings._parameter_guided import Distance, low_layer, parameter_guided
 from fedjax_het.server.weightings._shares import (
     WEIGHTINGS,
@@ -18,12 +27,17 @@ from fedjax_het.server.weightings._shares import (
 )
 
 __all__ = [
+    "SMALLEST_LOSS",
     "WEIGHTINGS",
     "Discrepancy",
     "Distance",
+    "LambdaOrder",
+    "LambdaStart",
     "StepSchedule",
+    "Tilt",
     "WeightingName",
     "WeightingOrName",
+    "agnostic",
     "by_examples",
     "by_report",
     "discrepancy_aware",
@@ -33,7 +47,9 @@ __all__ = [
     "mean_over_cohort",
     "normalise",
     "parameter_guided",
+    "released_tilt",
     "resolve_weighting",
     "stateless",
+    "tilted",
     "uniform",
 ]

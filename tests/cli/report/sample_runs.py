@@ -84,7 +84,8 @@ def metric_line(round: int, seed: int, final: float, valid: Mapping[int, float] 
     figures = {"train/loss": 1.0 / round, "num_reporting": 2, "num_dropped": 0}
     figures |= {"test/loss": 2.0 / round, "test/accuracy": final * round / 10}
     figures |= {
-        f"clients/accuracy_{name}": final for name in ("mean", "weighted", "std", "worst10", "min", "max", "gini")
+        f"clients/accuracy_{name}": final
+        for name in ("mean", "weighted", "std", "worst10", "min", "max", "jain", "gini")
     }
     figures |= {"traffic/down": 800 * round, "traffic/up": 1000 * round}
     figures |= {"valid/accuracy_mean": valid[round]} if valid else {}

@@ -53,7 +53,7 @@ def test_selected_figures_have_a_table_of_their_own(runs):
 
 def test_training_clients_have_columns_and_newcomers_have_none(runs):
     table = next(table for table in result_tables(runs) if table.name == "clients")
-    assert table.columns == ["a", "b", "mean", "deviation", "worst"]
+    assert table.columns == ["a", "b", "mean", "deviation", "worst", "worst tenth", "Jain", "Gini"]
     assert not {"personal", "personal_test"} & {table.name for table in result_tables(runs)}
 
 
@@ -63,7 +63,7 @@ def test_personal_models_on_the_test_set_have_a_table_of_their_own(tmp_path):
     (tmp_path / "per_client.csv").write_text(f"{header}0,a,False,0.1,0.2,0.3\n0,b,False,0.1,0.2,0.5\n")
     table = result_tables([LabeledRun("fedbn", RunResults(tmp_path))])[-1]
     assert table.name == "personal_test" and "own model on the common test set" in table.title
-    assert [value.mean for value in table.rows[0][1]] == pytest.approx([0.3, 0.5, 0.4, 0.1, 0.3])
+    assert [value.mean for value in table.rows[0][1]] == pytest.approx([0.3, 0.5, 0.4, 0.1, 0.3, 0.3, 16 / 17, 0.125])
 
 
 def test_runs_over_left_out_domains_are_not_pooled_as_seeds(tmp_path):

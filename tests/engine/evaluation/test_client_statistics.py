@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fedjax_het.engine import summarize_clients
+from fedjax_het.engine import compute_statistics, summarize_clients
 from fedjax_het.engine.evaluation.client_statistics import summarize_domains
 from fedjax_het.engine.evaluation.evaluate import Metrics
 
@@ -18,6 +18,7 @@ def test_the_summary_leaves_out_clients_without_examples():
             "accuracy_std": 0.25,
             "accuracy_worst10": 0.5,
             "accuracy_min": 0.5,
+            "accuracy_jain": 0.9,
             "accuracy_gini": 1 / 6,
             "accuracy_max": 1.0,
             "loss_mean": 2.0,
@@ -42,6 +43,26 @@ def test_gini_is_the_relative_mean_difference_of_two_clients():
     nobody = np.zeros((1, 3))
     assert np.isnan(summarize_clients(Metrics(nobody, nobody, nobody))["accuracy_gini"][0])
     assert summarize_clients(Metrics(nobody, nobody, nobody + 1))["accuracy_gini"][0] == 0
+
+
+def test_all_statistics_are_those_of_plain_numpy():
+    rng = np.random.default_rng(1)
+    for values in (rng.random((3, 25)), np.full((3, 4), 0.3), np.zeros((3, 4)), rng.random((3, 1))):
+        ours = compute_statistics(values)
+        for seed, own in enumerate(values):
+            differences = np.abs(own[:, None] - own).mean()
+            expected = {
+                "mean": own.mean(),
+                "weighted": own.mean(),
+                "std": own.std(),
+                "worst10": np.sort(own)[: int(np.ceil(len(own) / 10))].mean(),
+                "min": own.min(),
+                "max": own.max(),
+                "jain": own.sum() ** 2 / (len(own) * (own**2).sum()) if own.any() else 1.0,
+                "gini": differences / (2 * own.mean()) if own.any() else 0.0,
+            }
+            assert {name: statistic[seed] for name, statistic in ours.items()} == pytest.approx(expected)
+    assert compute_statistics(np.array([0.1, 0.9]), is_larger_better=False)["worst10"] == 0.9
 
 
 def test_clients_and_domains_for_which_a_score_is_not_defined_are_left_out():

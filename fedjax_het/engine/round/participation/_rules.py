@@ -1,17 +1,14 @@
-"""Participation rules: which clients take part in a round."""
-
-from collections.abc import Callable
-from typing import NamedTuple
+"""Participation rules that depend on nothing but the seed, the round and a file."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import scipy  # imports its subpackages lazily
-from jaxtyping import Bool, Int
 
 from fedjax_het._internal.number_table import read_number_table
+from fedjax_het.engine.round.participation._record import Participation
 from fedjax_het.errors import InputError
-from fedjax_het.types import Array, HostArray, Key
+from fedjax_het.types import Array, Key, PyTree
 from fedjax_het.validation import (
     LARGEST_COUNT,
     Count,
@@ -24,28 +21,6 @@ from fedjax_het.validation import (
 _MAX_SHUFFLED = 1 << 10  # clients
 _FEISTEL_ROUNDS = 8  # twice the rounds in the theorem of Luby and Rackoff
 _MAX_OVERFLOW = 1e-10  # probability per round that more clients are drawn than there are slots
-
-
-class Participation(NamedTuple):
-    """A rule that draws the cohort of a round."""
-
-    size: Callable[[int], int]  # number of clients -> cohort size
-    # (key, number of clients, round number) -> (ids; is_available)
-    draw: Callable[[Key, int, Array], tuple[Int[Array, "cohort"], Bool[Array, "cohort"]]]
-    is_everyone: bool = False  # the cohort is all clients in order, so no states are gathered
-    mean_size: Callable[[int], float] | None = None  # number of clients -> mean number of participants; None: size
-    # (the key of `draw`, number of clients) -> number of drawn clients left out because the cohort was full
-    overflow: Callable[[Key, int], Int[Array, ""]] | None = None
-    depends_on_round: bool = False  # `draw` reads the round number in addition to its key
-
-    def expected_size(self, num_clients: int) -> float:
-        """The mean number of participating clients per round."""
-        return float((self.mean_size or self.size)(num_clients))
-
-
-def derive_keys(key: Key, number: HostArray) -> Key:
-    """Derive (the cohort key, the client key) of a round from the key of the run, [2]."""
-    return jax.random.split(jax.random.fold_in(key, number))
 
 
 def full() -> Participation:
@@ -91,20 +66,17 @@ def bernoulli(probability: PositiveFraction, among: Participation | None = None)
     """
     among = among or full()
 
-    def draw(key: Key, num_clients: int, number: Array) -> tuple[Array, Array]:
+    def draw(key: Key, num_clients: int, number: Array, *state: PyTree) -> tuple[Array, Array]:
         draw_key, answer = jax.random.split(key)
-        cohort, is_available = among.draw(draw_key, num_clients, number)
+        cohort, is_available = among.draw(draw_key, num_clients, number, *state)
         reports = jax.vmap(lambda client: jax.random.bernoulli(jax.random.fold_in(answer, client), probability))(cohort)
         return cohort, is_available & reports
 
     overflow = among.overflow
-    return Participation(
-        among.size,
-        draw,
-        among.is_everyone,
-        lambda num_clients: probability * among.expected_size(num_clients),
-        overflow and (lambda key, num_clients: overflow(jax.random.split(key)[0], num_clients)),
-        among.depends_on_round,
+    return among._replace(
+        draw=draw,
+        mean_size=lambda num_clients: probability * among.expected_size(num_clients),
+        overflow=overflow and (lambda key, num_clients: overflow(jax.random.split(key)[0], num_clients)),
     )
 
 
@@ -208,10 +180,6 @@ def trace(path: str, cohort_size: CountOrZero = 0, period: Count | None = None) 
         return cohort, is_available[cohort]
 
     return Participation(size, draw, not cohort_size, depends_on_round=True)
-
-
-PARTICIPATIONS = {"trace": trace, "poisson": poisson}
-"""Rules by their config names; the default is `uniform` or `bernoulli`, from cohort_size and availability."""
 
 
 def _read_intervals(path: str, period: int | None) -> np.ndarray:
