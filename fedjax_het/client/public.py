@@ -1,6 +1,7 @@
 """Public examples at a client: its logits on them, and training towards a consensus (FedMD)."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -67,7 +68,8 @@ class _Progress(NamedTuple):
     params: Params
     state: Variables
     optimizer: PyTree
-    loss: Float[Array, ""]  # summed over steps
+    loss: Float[Array, ""]  # summed over steps, as is
+    drift: Float[Array, ""] | None  # if a diagnostic requests it
 
 
 @validate_arguments
@@ -95,7 +97,7 @@ def digest(
     """
     num_batches = -(-sample_size // batch_size)
 
-    def train(problem: Problem, view: ClientView, key: Key) -> Trained:
+    def train(problem: Problem, view: ClientView, key: Key, with_drift: bool = False) -> Trained:
         public, targets = view.data.examples.public, view.received.published["logits"]
         num_steps = jnp.where(view.data.train.count > 0, epochs * num_batches, 0)
         if view.max_steps is not None:
@@ -118,16 +120,22 @@ def digest(
             updates, opt_state = optimizer.update(gradient, progress.optimizer, progress.params)
             if schedule:
                 updates = tree.scale(rate(1.0, schedule, view), updates)
-            return _Progress(optax.apply_updates(progress.params, updates), state, opt_state, progress.loss + value)
+            params, drift = optax.apply_updates(progress.params, updates), progress.drift
+            if drift is not None:
+                drift = drift + tree.squared_norm(tree.subtract(params, view.start["params"]))
+            return _Progress(params, state, opt_state, progress.loss + value, drift)
 
         params, state = tree.split_params(view.local)
-        start = _Progress(params, state, optimizer.init(params), jnp.zeros((), targets.dtype))
+        drift = jnp.zeros((), float) if with_drift else None
+        start = _Progress(params, state, optimizer.init(params), jnp.zeros((), targets.dtype), drift)
         done = jax.lax.fori_loop(0, num_steps, step, start)
         mean_loss = jnp.asarray(done.loss / jnp.maximum(num_steps, 1), float)
         metrics = {"loss": mean_loss, "last_epoch_loss": mean_loss}
+        if done.drift is not None:
+            metrics["drift"] = done.drift / jnp.maximum(num_steps, 1)
         return Trained({"params": done.params, **done.state}, jnp.asarray(num_steps, float), done.optimizer, metrics)
 
     def count_steps(num_examples: Any) -> Any:
         return np.where(np.asarray(num_examples) > 0, epochs * num_batches, 0)
 
-    return LocalUpdate(train, count_steps, batch_size)
+    return LocalUpdate(train, count_steps, batch_size, partial(train, with_drift=True))

@@ -96,7 +96,7 @@ def test_every_algorithm_trains_on_sequences_or_refuses_them(name):
         state, metrics = run.advance(run.start(), 2)
         assert np.isfinite(metrics.loss).all()
         states.append(state.server.shared)
-    if name != "moon":  # compares the features of all positions
+    if name not in ("moon", "feddf"):  # read all positions; those of public examples have no labels
         jax.tree.map(np.testing.assert_array_equal, *states)
 
 
