@@ -53,12 +53,14 @@ def generate(generator: PyTree, noise: Array, labels: Array, *, is_training: boo
     """
     norm, width = generator["norm"], generator["hidden"]["kernel"].shape[0]
     classes = jax.nn.one_hot(labels, width - noise.shape[1], dtype=noise.dtype)
-    values = _apply_dense(generator["hidden"], jnp.concatenate([noise, classes], axis=1))
-    running = mean, variance = norm["mean"], norm["variance"]
+    values = jnp.matmul(jnp.concatenate([noise, classes], axis=1), generator["hidden"]["kernel"])
+    bias, running = generator["hidden"]["bias"], (norm["mean"], norm["variance"])
+    mean, variance = running[0] - bias, running[1]
     if is_training:
+        # The bias cancels; if it were added, rounding errors would be its gradient, and Adam would take steps of them.
         mean, variance = jnp.mean(values, axis=0), jnp.var(values, axis=0)
         unbiased = variance * len(values) / max(len(values) - 1, 1)
-        pairs = zip(running, (mean, unbiased), strict=True)
+        pairs = zip(running, (mean + bias, unbiased), strict=True)
         running = tuple((1 - _MOMENTUM) * old + _MOMENTUM * jax.lax.stop_gradient(new) for old, new in pairs)
     values = (values - mean) / jnp.sqrt(variance + _EPSILON) * norm["scale"] + norm["bias"]
     return _apply_dense(generator["output"], jax.nn.relu(values)), dict(zip(_RUNNING, running, strict=True))
