@@ -1,4 +1,4 @@
-"""Trade-offs of accuracy with privacy, bits, attackers and time, on Fashion-MNIST among 100 clients:
+"""Trade-offs of accuracy with privacy, bits, attackers, time and topologies, on Fashion-MNIST among 100 clients:
 
     python -m experiments.tradeoffs --data=fashion_mnist.npz
 
@@ -52,13 +52,13 @@ _PLAIN_MEAN: Settings = {"aggregator.name": "mean", "aggregator.weighting": "uni
 
 
 class Point(NamedTuple):
-    """One setting of a topic, for all algorithms and partitions.
+    """One setting of a topic, for all rows and partitions.
 
     Attributes:
         curve: the label of the curve that it is on.
         x: its position; None to read it from the run.
-        settings: the settings besides those of the algorithm.
-        only: the algorithms that it is made for; all if empty.
+        settings: the settings besides those of the row.
+        only: the rows that it is made for; all if empty.
     """
 
     curve: str
@@ -68,17 +68,19 @@ class Point(NamedTuple):
 
 
 class Topic(NamedTuple):
-    """One picture: a panel per algorithm and partition, a curve per kind of setting.
+    """One picture: a panel per row, such as an algorithm, and partition, a curve per kind of setting.
 
     Attributes:
         x_label: the label of the x axis.
-        points: the points of every algorithm.
+        points: the points of every row.
         settings: the settings of all runs, besides `COMMON`.
         position: (run, round) -> x of an evaluation, for points that have none.
         is_over_time: whether every evaluation is a point, rather than the last one.
         x_scale: "log" or "linear".
         ticks: {x: name} of ticks with names of their own; they set the ends of the axis.
         y_range: the range of test accuracy in per cent.
+        rows: {name: settings} of the rows.
+        row_title: the title of their column in the CSV file.
     """
 
     x_label: str
@@ -89,13 +91,15 @@ class Topic(NamedTuple):
     x_scale: str = "linear"
     ticks: Mapping[float, str] = {}
     y_range: tuple[float, float] = (0, 90)
+    rows: Mapping[str, Settings] = ALGORITHMS
+    row_title: str = "algorithm"
 
     @property
     def experiment(self) -> Experiment:
-        """The runs: a row per algorithm and partition, a column per point."""
+        """The runs: a row per row and partition, a column per point."""
         rows = {
             f"{name}, Dirichlet({alpha})": {**settings, "data.partition.alpha": alpha}
-            for alpha, (name, settings) in itertools.product(ALPHAS, ALGORITHMS.items())
+            for alpha, (name, settings) in itertools.product(ALPHAS, self.rows.items())
         }
         columns = {str(i): point.settings for i, point in enumerate(self.points)}
         return Experiment(
@@ -147,6 +151,12 @@ PRIVACY = Topic(
     ticks={1: "1", 2: "2", 8: "8", _NO_NOISE: "none"},
 )
 
+
+def _count_megabits(run: RunResults, round: int) -> float:
+    """The bits that clients sent until a round, in millions."""
+    return costs.count_bits_up(next(line for line in run.lines if line["round"] == round)) / 1e6
+
+
 COMPRESSION = Topic(
     "Mbit sent by clients",
     [
@@ -160,7 +170,7 @@ COMPRESSION = Topic(
         Point("sign, error feedback", None, _stage("sign", feedback="classic")),
     ],
     {"cohort_size": "10"},
-    lambda run, round: costs.count_bits_up(next(line for line in run.lines if line["round"] == round)) / 1e6,
+    _count_megabits,
     x_scale="log",
     ticks={megabits: f"{megabits:g}" for megabits in (5, 30, 200, 1000)},
     y_range=(60, 85),
@@ -189,7 +199,43 @@ DEVICES = Topic(
     is_over_time=True,
     y_range=(30, 85),
 )
-TOPICS = {"privacy": PRIVACY, "compression": COMPRESSION, "robust": ROBUST, "devices": DEVICES}
+
+_TOPOLOGIES = ("ring", "torus", "exponential")
+
+
+def _gossip(curve: str, settings: Settings) -> list[Point]:
+    return [Point(curve, None, {**settings, "algorithm.topology": name}, (name,)) for name in _TOPOLOGIES]
+
+
+TOPOLOGIES = Topic(
+    "Mbit sent by clients",
+    [
+        Point("FedAvg", None, {"algorithm.name": "fedavg", "algorithm.weighting": "uniform"}),
+        *_gossip("D-PSGD", {"algorithm.name": "dpsgd"}),
+        *_gossip("DFedAvgM", {"algorithm.name": "dfedavgm"}),
+        *_gossip(
+            "CHOCO, top 10 %",
+            {
+                **{"algorithm.name": "choco", "algorithm.gamma": "0.3"},
+                **_stage("top_k", fraction="0.1", feedback="estimates"),
+            },
+        ),
+    ],
+    {"cohort_size": "0", "evaluate_every": "5"},
+    _count_megabits,
+    is_over_time=True,
+    x_scale="log",
+    ticks={megabits: f"{megabits:,}" for megabits in (100, 1_000, 10_000)},
+    rows={name: {} for name in _TOPOLOGIES},
+    row_title="topology",
+)
+TOPICS = {
+    "privacy": PRIVACY,
+    "compression": COMPRESSION,
+    "robust": ROBUST,
+    "devices": DEVICES,
+    "topologies": TOPOLOGIES,
+}
 
 
 # ---- results ---------------------------------------------------------------------------------------------------------
@@ -231,7 +277,7 @@ def draw(topic: Topic, rows: Sequence[Row]) -> Drawing:
         refused_names = "" if refused.keys() == {row.curve for row in shown} else f": {', '.join(refused)}"
         x_label = f"{topic.x_label} (refused{refused_names})" if refused else topic.x_label
         panels.append(Panel(title, x_label, ACCURACY, curves, topic.y_range, x_scale=topic.x_scale))
-    drawing = plots.draw_view(View("", panels), across=len(ALGORITHMS), size=(2.7, 2.4))
+    drawing = plots.draw_view(View("", panels), across=len(topic.rows), size=(2.7, 2.4))
     for axis in drawing.axes if topic.ticks else ():
         set_x_ticks(axis, topic.ticks)
         axis.set_xlim(0.8 * min(topic.ticks), 1.25 * max(topic.ticks))
@@ -242,11 +288,11 @@ def write_csv(name: str, rows: Sequence[Row], out: Path) -> None:
     """Write the rows of a topic."""
     topic, lines = TOPICS[name], []
     for row in rows:
-        algorithm, alpha = row.panel.removesuffix(")").split(", Dirichlet(")
+        name, alpha = row.panel.removesuffix(")").split(", Dirichlet(")
         x = None if row.x is None else topic.ticks.get(row.x, f"{row.x:.6g}")
         mean = round(sum(row.seeds) / len(row.seeds), 3) if row.seeds else None
-        lines.append((algorithm, alpha, row.curve, x, mean, ";".join(map(str, row.seeds)), row.status))
-    header = ("algorithm", "alpha", "curve", topic.x_label, ACCURACY, "seeds", "status")
+        lines.append((name, alpha, row.curve, x, mean, ";".join(map(str, row.seeds)), row.status))
+    header = (topic.row_title, "alpha", "curve", topic.x_label, ACCURACY, "seeds", "status")
     json_files.write(out / f"{name}.csv", json_files.to_csv(header, lines))
 
 
@@ -256,7 +302,7 @@ def main(argv: Sequence[str]) -> int:
     own, common = split_overrides(argv)
     parser = make_parser(
         "python -m experiments.tradeoffs",
-        "Show what accuracy costs, or is paid for, in privacy, bits, attackers and time: train and draw.",
+        "Show what accuracy costs in privacy, bits, attackers, time and topologies: train and draw.",
     )
     parser.add_argument("--topic", default="all", help=f"{', '.join(TOPICS)}, comma-separated, or all")
     parser.add_argument("--data", required=True, help="Fashion-MNIST's .npz file")

@@ -29,6 +29,7 @@ from fedjax_het.algorithms._feddg import feddg
 from fedjax_het.algorithms._feddisco import feddisco
 from fedjax_het.algorithms._feddistill import feddistill
 from fedjax_het.algorithms._feddyn import feddyn
+from fedjax_het.algorithms._fedem import fedem
 from fedjax_het.algorithms._fedetf import fedetf
 from fedjax_het.algorithms._fedexp import fedexp
 from fedjax_het.algorithms._fedfomo import fedfomo
@@ -94,7 +95,7 @@ FAMILIES: Mapping[str, tuple[Callable[..., Algorithm], ...]] = MappingProxyType(
             *(pfedfda, knnper),
         ),
         "Distillation": (feddf, fedmd, feddistill, fml, fedkd, fedtgp, fedgen),
-        "Clusters of clients": (ifca, fesem, cfl),
+        "Clusters of clients": (ifca, fesem, cfl, fedem),
         "Low-rank adapters": (fedit, ffalora, fedsalora, rolora, fedexlora, lorafair, feddpa, flora, flexlora, hetlora),
         "Prompts of CLIP": (promptfl, fedotp, fedpgp),
         "Different capacities": (heterofl, fedrolex, fjord),

@@ -27,6 +27,7 @@ from fedjax_het.models._gpt2 import GPT2_NAMES, gpt2
 from fedjax_het.models._layers import Conv, UpConv, avg_pool, max_pool
 from fedjax_het.models._llama import LLAMA_NAMES, llama
 from fedjax_het.models._lora import AdapterSettings, LowRank, lora, lora_scale, server_kernels
+from fedjax_het.models._mixture import component_weights, mixture, with_component_weights
 from fedjax_het.models._mlp import mlp
 from fedjax_het.models._model import from_flax
 from fedjax_het.models._neighbours import with_neighbours
@@ -124,6 +125,7 @@ __all__ = [
     "clip",
     "cnn",
     "common_network",
+    "component_weights",
     "computed_in",
     "context",
     "densenet121",
@@ -143,6 +145,7 @@ __all__ = [
     "lstm",
     "max_pool",
     "merge_adapters",
+    "mixture",
     "mlp",
     "norm",
     "own_network",
@@ -166,6 +169,7 @@ __all__ = [
     "unet",
     "unnamed_leaves",
     "vit",
+    "with_component_weights",
     "with_empty_parameter",
     "with_feature_shape",
     "with_feature_shift",

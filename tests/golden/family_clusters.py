@@ -1,4 +1,4 @@
-"""Several models of the server: IFCA, FeSEM, CFL."""
+"""Several models of the server: IFCA, FeSEM, CFL, FedEM."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -7,18 +7,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_het.algorithms import cfl, fesem, ifca
+from fedjax_het.algorithm import Weighting
+from fedjax_het.algorithms import cfl, fedem, fesem, ifca
 from fedjax_het.engine.parallel.layout import vmapped
 from fedjax_het.engine.round.client_step import Cohort, cohort_data
 from fedjax_het.engine.round.program import Round, make_round, with_population
 from fedjax_het.problem import ForwardPass
 from fedjax_het.server.aggregators import mean
 from fedjax_het.server.clustering import bipartition
-from fedjax_het.types import ClientData, State
+from fedjax_het.types import ClientData, ServerView, State
 from tests.golden.cases import Case, covers
 from tests.golden.networks import Network
 from tests.golden.replay import client_data, vector_model
-from tests.golden.toy_leaves import ONE_BY_ONE, Toy, by_samples
+from tests.golden.toy_leaves import ONE_BY_ONE, Toy, by_samples, own_models, run_rounds
 
 
 def run(round: Round, data: list[ClientData], cohorts: np.ndarray, change: Callable[[State], State]):
@@ -61,6 +62,39 @@ def lowest_loss(case: Case):
     yield from replay("_samples")
     yield from replay("_gradient", averaging="gradient")
     case.excuse("losses", "they show in the choices")
+
+
+@covers("fedem", "*")
+def mixtures(case: Case):
+    """The weights of the components are personal leaves; the released code averages over all clients."""
+    meta, models, cohorts, counts = case.meta, case["models0"], case["selected"], case["n_samples"]
+    network, settings = Network(models[0], meta["features"], 0, meta["classes"]), {"shuffle": False}
+    is_real = np.arange(case["labels"].shape[1]) < counts[:, None]
+    data = client_data(case["inputs"][is_real], case["labels"][is_real], counts)
+    settings |= {"learning_rate": meta["learning_rate"], "batch_size": meta["batch_size"]}
+    settings |= {"epochs": meta["local_epochs"], "num_components": len(models)}
+
+    def replay(weighting) -> tuple[list[State], Round]:
+        algorithm = replace(fedem(**settings), aggregator=mean(weighting))
+        round = network.round(algorithm, len(counts), cohorts.shape[1])
+        start = with_models(round.init(jax.random.key(0), data), {"params": network.leaves(models)})
+        return run_rounds(round, [data] * len(cohorts), cohorts, start), round
+
+    def share_of_all(state, view: ServerView):
+        return jnp.where(view.is_present, view.uploads.num_examples, 0) / counts.sum(), state
+
+    everyone = Weighting(lambda shared, num_clients: (), share_of_all)
+    for suffix, weighting in (("", everyone), ("_cohort", "samples")):
+        states, round = replay(weighting)
+        yield case.compare(f"models{suffix}", np.stack([network.vector(s.server.shared["params"]) for s in states]))
+        weights = [state.clients.personal["params"]["mixture"]["weights"] for state in states]
+        yield case.compare(f"pi{suffix}", np.stack(weights))
+        if not suffix:
+            own = own_models(round, states[-1], data)["params"]
+            inputs = jnp.asarray(case["inputs"])[:, :, None].repeat(len(models), axis=2)
+            predicted = jax.nn.softmax(jax.vmap(round.problem.model.classify)(own, inputs))
+            yield case.compare("mixture_probabilities", predicted)
+    case.excuse("responsibilities", "their means are pi")
 
 
 def with_models(state: State, shared) -> State:

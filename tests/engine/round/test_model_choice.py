@@ -11,6 +11,7 @@ from fedjax_het.diagnostics import DIAGNOSTICS
 from fedjax_het.engine import Simulation, simulate
 from fedjax_het.engine.parallel.layout import chunked, sharded
 from fedjax_het.engine.round.asynchronous import fedbuff
+from fedjax_het.engine.round.participation import Participation
 from fedjax_het.engine.round.program import make_round
 from fedjax_het.errors import InputError
 from fedjax_het.server.aggregators import mean
@@ -28,10 +29,21 @@ def first(stack):
     return jax.tree.map(lambda leaf: leaf[0], stack)
 
 
-@pytest.mark.parametrize("name", ["ifca", "fesem"])
+@pytest.mark.parametrize("name", ["ifca", "fesem", "fedem"])
 def test_a_single_model_is_fedavg(name):
-    ours = train(name, {"num_models": 1, "weighting": "samples"})
+    number = "num_components" if name == "fedem" else "num_models"
+    ours = train(name, {number: 1, "weighting": "samples"})
     assert difference(first(ours.shared), train("fedavg").shared) < ROUNDING
+
+
+@pytest.mark.extended
+def test_weights_of_a_mixture_sum_to_one_and_stay_uniform_at_absent_clients():
+    few = Participation(lambda n: 3, lambda key, n, number: (jnp.array([0, 2, 3]), jnp.ones(3, bool)))
+    state, _ = run(compose("fedem", participation=few))
+    weights = np.asarray(state.clients.personal["params"]["mixture"]["weights"])
+    np.testing.assert_allclose(weights.sum(axis=1), 1, rtol=1e-6)
+    np.testing.assert_allclose(weights[[1, 4]], 1 / 3, rtol=1e-6)
+    assert np.abs(weights[[0, 2, 3]] - 1 / 3).min(axis=1).max() > 1e-3
 
 
 @pytest.mark.extended
