@@ -17,6 +17,7 @@ from fedjax_het.algorithm import (
 from fedjax_het.client import (
     capacities,
     consistency,
+    depths,
     episodes,
     gradients,
     local_updates,
@@ -75,6 +76,7 @@ __all__ = [
     "confusion_matrix",
     "consistency",
     "data",
+    "depths",
     "diagnostics",
     "episodes",
     "gradients",

@@ -3,8 +3,9 @@
     python -m experiments.benchmarks.scaling --study=population --out=runs/scaling
 
 Studies: population (all clients, for a fixed cohort, with states on disk and streamed examples), states (the same, with
-states in host memory and examples on the device), cohort (for a fixed population), parameters, and aggregators (the
-number of updates that are edited at once). Writes scaling.csv and one plot per study, with the ideal as a line: no
+states in host memory and examples on the device), cohort (for a fixed population), parameters, aggregators (the
+number of updates that are edited at once), and models (a model for each client without a server, and several models of
+the server; all clients take part). Writes scaling.csv and one plot per study, with the ideal as a line: no
 growth in the first two, proportional growth in the others.
 Exit status: 0 = done, 1 = a point failed (it is named; the others are written), 2 = an input error.
 """
@@ -30,7 +31,7 @@ from .scaling_point import Point
 class Study(NamedTuple):
     varied: str  # a field of Point
     values: tuple[int, ...]
-    algorithms: tuple[str, ...]
+    algorithms: tuple[str, ...]  # "name option=value ..."
     fixed: Mapping[str, Any]
     is_flat: bool = False  # whether the ideal is no growth instead of proportional growth
 
@@ -63,6 +64,12 @@ STUDIES = {
     "cohort": Study("cohort", _POWERS_OF_TEN[1:5], ("fedavg",), {"population": 10_000, "parameters": 10_000}),
     "parameters": Study("parameters", (*_POWERS_OF_TEN[4:], 10**7), ("fedavg",), {"population": 100, "cohort": 10}),
     "aggregators": Study("cohort", (10, 100, 1000), ("fedavg", "fedld", "fedmgc", "fedgh"), {"parameters": 10_000}),
+    "models": Study(
+        "cohort",
+        _POWERS_OF_TEN[2:5],
+        ("fedavg", "dpsgd topology=ring", "dpsgd topology=exponential", "ifca num_models=4"),
+        {"parameters": 10_000},
+    ),
 }
 
 
@@ -72,7 +79,7 @@ def run_studies(studies: Sequence[str], out: Path, largest: int | None) -> int:
     for name in studies:
         for point in STUDIES[name].points(largest):
             print(
-                f"{name:12s} {point.algorithm:9s} {STUDIES[name].varied} {getattr(point, STUDIES[name].varied):>9,}",
+                f"{name:12s} {point.algorithm:26s} {STUDIES[name].varied} {getattr(point, STUDIES[name].varied):>9,}",
                 end="",
             )
             measured = _measure_in_process(point)

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedjax_het import models, tree
+from fedjax_het.algorithm import Algorithm
 from fedjax_het.algorithms import ALGORITHMS
 from fedjax_het.cli.distributed import layouts
 from fedjax_het.data import Federation
@@ -36,7 +37,7 @@ BLOCK = 5  # rounds per call
 
 
 class Point(NamedTuple):
-    algorithm: str
+    algorithm: str  # "name option=value ..."
     population: int
     cohort: int
     parameters: int
@@ -48,13 +49,13 @@ class Point(NamedTuple):
 def measure(point: Point, layout: Layout) -> dict[str, Any]:
     """Seconds per round after one call for warming up, the memory of a device, and the peak memory of the process."""
     hidden = max(1, round((point.parameters - NUM_CLASSES) / (NUM_INPUTS + 1 + NUM_CLASSES)))
-    algorithm = ALGORITHMS[point.algorithm](learning_rate=0.01, batch_size=BATCH_SIZE)
+    algorithm = _build_algorithm(point.algorithm)
     model, rounds = models.mlp(NUM_CLASSES, hidden=(hidden,)), BLOCK * (1 + point.calls)
     spec = RunSpec(
         Sweep(lambda: algorithm),
         model,
         noise_federation(point.population),
-        participation.uniform(point.cohort),
+        participation.full() if point.cohort == point.population else participation.uniform(point.cohort),
         rounds,
         BLOCK,
     )
@@ -75,6 +76,13 @@ def measure(point: Point, layout: Layout) -> dict[str, Any]:
         "state_mb": tree.num_bytes(state.clients) / 1e6,
         "peak_rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3,
     }
+
+
+def _build_algorithm(text: str) -> Algorithm:
+    name, *pairs = text.split()
+    options = dict(pair.split("=") for pair in pairs)
+    numbers = {option: int(value) for option, value in options.items() if value.isdigit()}
+    return ALGORITHMS[name](learning_rate=0.01, batch_size=BATCH_SIZE, **{**options, **numbers})
 
 
 def noise_federation(population: int) -> Federation:

@@ -4,7 +4,7 @@ import csv
 import io
 import math
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +62,38 @@ def read_client_table(path: str, columns: Mapping[str, Any], name: str) -> list[
         wrong = next(i for i, client in enumerate(clients) if client != i)
         raise InputError(f"{name}: '{path}': expected exactly one line for each client, including client {wrong}.")
     return [line[1:] for line in lines]
+
+
+def read_client_numbers(
+    option: str, column: str, kind: Any, given: Sequence[float] | str
+) -> tuple[list[float], Callable[[int], None]]:
+    """Read one number per client: client i has the number i modulo their count.
+
+    Args:
+        option: The name of the option, in messages.
+        column: The column of the file.
+        kind: The annotation of a number.
+        given: The numbers; or the path of a CSV file with the columns client and `column`, one line per client.
+
+    Returns:
+        (The numbers, a function that raises InputError if a file lists fewer than this many clients.)
+
+    Raises:
+        InputError: The file is malformed, or there is no number.
+    """
+    is_file = isinstance(given, str)
+    own = [number for (number,) in read_client_table(given, {column: kind}, option)] if is_file else list(given)
+    if not own:
+        raise InputError(f"{option}: the list is empty. Give at least one {column}.")
+
+    def check(num_clients: int) -> None:
+        if is_file and num_clients > len(own):
+            raise InputError(
+                f"{option}: '{given}' has the {option} of {len(own)} clients, but there are {num_clients}. Add a line "
+                "for each client, or use fewer clients."
+            )
+
+    return own, check
 
 
 def _parse_line(line: Mapping[str, str], columns: Mapping[str, type], place: str) -> tuple:

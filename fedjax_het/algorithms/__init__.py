@@ -10,6 +10,7 @@ from fedjax_het.algorithm import Algorithm
 from fedjax_het.algorithms._afl import afl
 from fedjax_het.algorithms._apfl import apfl
 from fedjax_het.algorithms._choco import choco
+from fedjax_het.algorithms._depthfl import depthfl
 from fedjax_het.algorithms._ditto import ditto
 from fedjax_het.algorithms._dpsgd import dfedavgm, dfedsam, dpsgd
 from fedjax_het.algorithms._dsgt import dsgt
@@ -98,7 +99,7 @@ FAMILIES: Mapping[str, tuple[Callable[..., Algorithm], ...]] = MappingProxyType(
         "Clusters of clients": (ifca, fesem, cfl, fedem),
         "Low-rank adapters": (fedit, ffalora, fedsalora, rolora, fedexlora, lorafair, feddpa, flora, flexlora, hetlora),
         "Prompts of CLIP": (promptfl, fedotp, fedpgp),
-        "Different capacities": (heterofl, fedrolex, fjord),
+        "Different capacities": (heterofl, fedrolex, fjord, depthfl),
         "No server": (dpsgd, dfedavgm, dfedsam, choco, dsgt, sgp),
         "Domain shift": (harmofl, fedsr, fedl2r, fediir, fedrd, fedga, feddg, fpl, fedheal),
     }

@@ -11,7 +11,7 @@ import numpy as np
 
 from fedjax_het import sharing, tree
 from fedjax_het._internal.keys import make_key
-from fedjax_het._internal.number_table import read_client_table
+from fedjax_het._internal.number_table import read_client_numbers
 from fedjax_het.algorithm import GradientRule, LocalUpdate, Personalization, Problem
 from fedjax_het.client.local_updates import wrap_training
 from fedjax_het.client.objectives._supervised import count_classes
@@ -67,14 +67,9 @@ def assign_widths(
     Raises:
         InputError: A width is not in (0, 1], the file is malformed, or an option has no effect.
     """
-    is_file = isinstance(widths, str)
-    if is_file:
-        lines = read_client_table(widths, {"width": PositiveFraction}, "widths")
-        own = [width for (width,) in lines]
-        if assignment != "fixed":
-            raise InputError("assignment: a file gives every client its width. Leave it out, or list the widths.")
-    elif not (own := [float(width) for width in widths]):
-        raise InputError("widths: the list is empty. Give at least one width.")
+    own, check = read_client_numbers("widths", "width", PositiveFraction, widths)
+    if isinstance(widths, str) and assignment != "fixed":
+        raise InputError("assignment: a file gives every client its width. Leave it out, or list the widths.")
     if assignment == "fixed":
         refuse_without_effect(assign_widths, "with assignment='fixed'", width_seed=width_seed)
     distinct = tuple(sorted(set(own)))
@@ -86,13 +81,6 @@ def assign_widths(
             key = jax.random.fold_in(jax.random.fold_in(make_key(width_seed), number), client)
             place = jax.random.randint(key, (), 0, len(levels))
         return jnp.asarray(levels)[place]
-
-    def check(num_clients: int) -> None:
-        if is_file and num_clients > len(levels):
-            raise InputError(
-                f"widths: '{widths}' has the widths of {len(levels)} clients, but there are {num_clients}. Add a line "
-                "for each client, or use fewer clients."
-            )
 
     return Capacities(distinct, level, _WINDOW_STARTS[window], check)
 

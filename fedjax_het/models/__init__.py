@@ -21,6 +21,7 @@ from fedjax_het.models._context import ContextSettings, Position, context
 from fedjax_het.models._densenet import DENSENET_NAMES, densenet121, harmofl_densenet
 from fedjax_het.models._dual_lora import dual_lora
 from fedjax_het.models._efficientnet import EFFICIENTNET_NAMES, efficientnet_lite0
+from fedjax_het.models._exits import exits_in_order, scale_exits, with_exits
 from fedjax_het.models._frozen import freeze, no_adapter, train_only
 from fedjax_het.models._generator import with_generator
 from fedjax_het.models._gpt2 import GPT2_NAMES, gpt2
@@ -132,6 +133,7 @@ __all__ = [
     "distilbert",
     "dual_lora",
     "efficientnet_lite0",
+    "exits_in_order",
     "framed",
     "freeze",
     "from_flax",
@@ -161,6 +163,7 @@ __all__ = [
     "save_adapters",
     "save_published",
     "save_state_dict",
+    "scale_exits",
     "server_kernels",
     "starting_from",
     "train_only",
@@ -171,6 +174,7 @@ __all__ = [
     "vit",
     "with_component_weights",
     "with_empty_parameter",
+    "with_exits",
     "with_feature_shape",
     "with_feature_shift",
     "with_gate",
