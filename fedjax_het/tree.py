@@ -153,7 +153,7 @@ def leaves_by_path(variables: Variables) -> dict[str, Array]:
     return leaves
 
 
-def from_paths(leaves: Mapping[str, Array]) -> Variables:
+def from_paths(leaves: Mapping[str, PyTree]) -> Variables:
     """The tree of leaves by path; the inverse of `leaves_by_path`."""
     variables: Variables = traverse_util.unflatten_dict(leaves, sep="/")
     return variables

@@ -1,7 +1,7 @@
 """Clients of different depths: each trains the first layers of the common network, up to an exit (DepthFL)."""
 
 from collections.abc import Callable, Sequence
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -182,7 +182,8 @@ def _depths_of_leaves(problem: Problem, view: ClientView) -> dict[str, int]:
     return {path: depth(path) for path in tree.paths(view.start)}
 
 
-def _inputs(problem: Problem, view: ClientView) -> jax.ShapeDtypeStruct:
+def _inputs(problem: Problem, view: ClientView) -> Any:
+    """The shape of the model's inputs."""
     return jax.eval_shape(lambda: problem.prepare(jnp.asarray(view.data.examples.inputs[:1])))
 
 

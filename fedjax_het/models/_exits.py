@@ -40,7 +40,7 @@ def with_exits(before: Sequence[str] | None = None) -> Callable[[Model], Model]:
     def adapt(model: Model) -> Model:
         def run(
             variables: Variables, inputs: Array, context: Context
-        ) -> tuple[dict[str, Array], Array, Named, Variables]:
+        ) -> tuple[dict[str, Array], tuple[tuple[Array, Named], Variables]]:
             names, captured = _choose_layers(before, model.layers(inputs), variables["params"]), {}
 
             def record(call: Callable, args: tuple, options: dict, about: nn.module.InterceptorContext) -> Any:
