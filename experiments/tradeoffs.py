@@ -288,10 +288,10 @@ def write_csv(name: str, rows: Sequence[Row], out: Path) -> None:
     """Write the rows of a topic."""
     topic, lines = TOPICS[name], []
     for row in rows:
-        name, alpha = row.panel.removesuffix(")").split(", Dirichlet(")
+        title, alpha = row.panel.removesuffix(")").split(", Dirichlet(")
         x = None if row.x is None else topic.ticks.get(row.x, f"{row.x:.6g}")
         mean = round(sum(row.seeds) / len(row.seeds), 3) if row.seeds else None
-        lines.append((name, alpha, row.curve, x, mean, ";".join(map(str, row.seeds)), row.status))
+        lines.append((title, alpha, row.curve, x, mean, ";".join(map(str, row.seeds)), row.status))
     header = (topic.row_title, "alpha", "curve", topic.x_label, ACCURACY, "seeds", "status")
     json_files.write(out / f"{name}.csv", json_files.to_csv(header, lines))
 

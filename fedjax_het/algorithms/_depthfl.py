@@ -25,7 +25,7 @@ def depthfl(
     weighting: WeightingOrName = "uniform",
     **training: Unpack[Training],
 ) -> Algorithm:
-    """DepthFL: a client trains the first layers of the network, with a classifier after each part.
+    """DepthFL: clients train the first layers, each up to a classifier.
 
         min  sum_{i <= d} CE(z_i, y) + w_t/(d - 1) sum_{i != j <= d} KL(softmax z_j || softmax z_i),   d its depth
         w <- mean over the clients that have the leaf,   leaf by leaf

@@ -1,6 +1,6 @@
 """Clients of different depths: each trains the first layers of the common network, up to an exit (DepthFL)."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -12,13 +12,12 @@ from fedjax_het.algorithm import LocalUpdate, Personalization, Problem, Term
 from fedjax_het.client.local_updates import wrap_training
 from fedjax_het.errors import InputError
 from fedjax_het.labels import cross_entropies, mean_over_labels
-from fedjax_het.models import exits_in_order, scale_exits
 from fedjax_het.problem import ForwardPass
-from fedjax_het.types import Array, ClientView, Key, Trained, Variables
+from fedjax_het.types import Array, ClientView, Key, Model, Params, Trained, Variables
 from fedjax_het.validation import Count, CountOrZero, NonNegative, Positive, validate_arguments
 
 Teacher = Literal["others", "last"]
-_SMOOTHING = 1e-7
+_SMOOTHING, _LAST = 1e-7, "classifier"
 
 
 class Depths(NamedTuple):
@@ -189,3 +188,18 @@ def _inputs(problem: Problem, view: ClientView) -> Any:
 
 def _mask_axes(is_own: Array, num_axes: int) -> tuple[Array, ...]:
     return tuple(jnp.reshape(is_own if axis == 0 else True, (1,)) for axis in range(num_axes))
+
+
+def exits_in_order(model: Model, params: Params, inputs: Array) -> list[str]:
+    """The names of the exits from the first to the last, which is "classifier"."""
+    return [name for name in model.layers(inputs) if name in params.get("exits", {})] + [_LAST]
+
+
+def scale_exits(params: Params, weights: Mapping[str, Array]) -> Params:
+    """The parameters with the logits of each exit multiplied by its weight."""
+
+    def scale(name: str, head: Params) -> Params:
+        return jax.tree.map(lambda leaf: weights[name].astype(leaf.dtype) * leaf, head)
+
+    exits = {name: scale(name, head) for name, head in params.get("exits", {}).items()}
+    return {**params, _LAST: scale(_LAST, params[_LAST])} | ({"exits": exits} if exits else {})

@@ -10,9 +10,8 @@ from fedjax_het._internal.keys import make_key
 from fedjax_het.algorithm import LocalUpdate, Problem, Term
 from fedjax_het.client.local_updates import wrap_training
 from fedjax_het.labels import check_classes, cross_entropies, mean_over_labels, mean_per_example
-from fedjax_het.models import component_weights, with_component_weights
 from fedjax_het.problem import ForwardPass
-from fedjax_het.types import Array, Batch, ClientView, Key, Trained
+from fedjax_het.types import Array, Batch, ClientView, Key, Params, Trained
 
 
 def component_losses(forward: ForwardPass) -> Array:
@@ -20,12 +19,10 @@ def component_losses(forward: ForwardPass) -> Array:
     check_classes(forward.batch.labels)
 
     def loss(weights: Array) -> Array:
-        logits = forward.problem.model.classify(
-            with_component_weights(forward.params, weights), forward.outputs.features
-        )
+        logits = forward.problem.model.classify(_with_weights(forward.params, weights), forward.outputs.features)
         return cross_entropies(logits, forward.batch.labels)
 
-    return jax.vmap(loss)(jnp.eye(len(component_weights(forward.params)), dtype=forward.outputs.logits.dtype))
+    return jax.vmap(loss)(jnp.eye(len(_weights(forward.params)), dtype=forward.outputs.logits.dtype))
 
 
 def responsibilities(problem: Problem, view: ClientView, batch: Batch) -> Array:
@@ -37,7 +34,7 @@ def responsibilities(problem: Problem, view: ClientView, batch: Batch) -> Array:
     """
     params, state = tree.split_params(view.start)
     losses = component_losses(problem.forward(params, state, batch, view, make_key(0), is_training=False))
-    weights = component_weights(params)
+    weights = _weights(params)
     return jax.nn.softmax(tree.add_axes(jnp.log(weights), losses.ndim).astype(losses.dtype) - losses, axis=0)
 
 
@@ -77,10 +74,19 @@ def with_expected_weights(local_update: LocalUpdate) -> LocalUpdate:
             means = jax.vmap(lambda chance: mean_per_example(chance, batch.labels))(chances)
             return total + means @ batch.mask
 
-        rows, old = view.data.train, component_weights(view.start["params"])
+        rows, old = view.data.train, _weights(view.start["params"])
         total = problem.fold(view.data, rows, local_update.batch_size, add, jnp.zeros_like(old))
         trained = rule(problem, view, key)
-        params = with_component_weights(trained.variables["params"], total / jnp.maximum(rows.count, 1))
+        params = _with_weights(trained.variables["params"], total / jnp.maximum(rows.count, 1))
         return trained._replace(variables={**trained.variables, "params": params})
 
     return wrap_training(local_update, train)
+
+
+def _weights(params: Params) -> Array:
+    """The weights of the components, [components]."""
+    return params["mixture"]["weights"]
+
+
+def _with_weights(params: Params, weights: Array) -> Params:
+    return {**params, "mixture": {"weights": weights}}

@@ -21,14 +21,14 @@ from fedjax_het.models._context import ContextSettings, Position, context
 from fedjax_het.models._densenet import DENSENET_NAMES, densenet121, harmofl_densenet
 from fedjax_het.models._dual_lora import dual_lora
 from fedjax_het.models._efficientnet import EFFICIENTNET_NAMES, efficientnet_lite0
-from fedjax_het.models._exits import exits_in_order, scale_exits, with_exits
+from fedjax_het.models._exits import with_exits
 from fedjax_het.models._frozen import freeze, no_adapter, train_only
 from fedjax_het.models._generator import with_generator
 from fedjax_het.models._gpt2 import GPT2_NAMES, gpt2
 from fedjax_het.models._layers import Conv, UpConv, avg_pool, max_pool
 from fedjax_het.models._llama import LLAMA_NAMES, llama
 from fedjax_het.models._lora import AdapterSettings, LowRank, lora, lora_scale, server_kernels
-from fedjax_het.models._mixture import component_weights, mixture, with_component_weights
+from fedjax_het.models._mixture import mixture
 from fedjax_het.models._mlp import mlp
 from fedjax_het.models._model import from_flax
 from fedjax_het.models._neighbours import with_neighbours
@@ -126,14 +126,12 @@ __all__ = [
     "clip",
     "cnn",
     "common_network",
-    "component_weights",
     "computed_in",
     "context",
     "densenet121",
     "distilbert",
     "dual_lora",
     "efficientnet_lite0",
-    "exits_in_order",
     "framed",
     "freeze",
     "from_flax",
@@ -163,7 +161,6 @@ __all__ = [
     "save_adapters",
     "save_published",
     "save_state_dict",
-    "scale_exits",
     "server_kernels",
     "starting_from",
     "train_only",
@@ -172,7 +169,6 @@ __all__ = [
     "unet",
     "unnamed_leaves",
     "vit",
-    "with_component_weights",
     "with_empty_parameter",
     "with_exits",
     "with_feature_shape",

@@ -84,21 +84,6 @@ def with_exits(before: Sequence[str] | None = None) -> Callable[[Model], Model]:
     return adapt
 
 
-def exits_in_order(model: Model, params: Params, inputs: Array) -> list[str]:
-    """The names of the exits from the first to the last, which is "classifier"."""
-    return [name for name in model.layers(inputs) if name in params.get("exits", {})] + [LAST]
-
-
-def scale_exits(params: Params, weights: Mapping[str, Array]) -> Params:
-    """The parameters with the logits of each exit multiplied by its weight."""
-
-    def scale(name: str, head: Params) -> Params:
-        return jax.tree.map(lambda leaf: weights[name].astype(leaf.dtype) * leaf, head)
-
-    exits = {name: scale(name, head) for name, head in params.get("exits", {}).items()}
-    return {**params, LAST: scale(LAST, params[LAST])} | ({"exits": exits} if exits else {})
-
-
 def _choose_layers(before: Sequence[str] | None, layers: Mapping[str, type], params: Params) -> list[str]:
     """The layers whose inputs have an exit, in the order in which they run."""
     usable = [name for name in layers if name != LAST and _has_kernel(params.get(name, {}))][1:]

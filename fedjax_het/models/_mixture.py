@@ -47,13 +47,3 @@ def mixture(number: Count = 3) -> Callable[[Model], Model]:
         return whole._replace(init=init, encode=encode, classify=classify, published=None, narrowest=None)
 
     return adapt
-
-
-def component_weights(params: Params) -> Array:
-    """The weights of the components, [components]."""
-    return params["mixture"]["weights"]
-
-
-def with_component_weights(params: Params, weights: Array) -> Params:
-    """The parameters with other weights of the components."""
-    return {**params, "mixture": {"weights": weights}}

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from fedjax_het import models
+from fedjax_het.client.depths import exits_in_order, scale_exits
 from fedjax_het.engine.round.participation import Participation
 from fedjax_het.errors import InputError
-from fedjax_het.models import exits_in_order, scale_exits, with_exits
+from fedjax_het.models import with_exits
 from fedjax_het.types import Context
 from tests.harness import ROUNDING, compose, difference, federation, run
 
