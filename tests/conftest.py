@@ -1,6 +1,7 @@
 """Tests use several CPU devices, so sharded layouts are tested; `tests` is importable from anywhere."""
 
 import sys
+from collections import Counter
 from pathlib import Path
 
 import jax
@@ -16,6 +17,7 @@ from tests.compilation import use_quick_compilation
 use_quick_compilation()
 jax.config.update("jax_num_cpu_devices", 4)
 
+MAX_CASES = 2  # of one extended test that run in CI, unless it is marked every_case; the others are slow
 MAPPINGS = Path("/proc/self/maps")
 MAX_MAPPINGS = 30_000  # Linux allows 65,530 per process; beyond that the compiler crashes
 
@@ -25,6 +27,19 @@ def pytest_configure(config):
     if not jax.config.jax_compilation_cache_dir and hasattr(config, "cache"):
         jax.config.update("jax_compilation_cache_dir", str(config.cache.mkdir("programs")))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """Mark the cases of an extended test beyond the first ones as slow."""
+    num_cases = Counter()
+    for item in items:
+        if not item.get_closest_marker("extended") or item.get_closest_marker("every_case"):
+            continue
+        test = item.nodeid.partition("[")[0]
+        num_cases[test] += 1
+        if num_cases[test] > MAX_CASES:
+            item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -121,6 +121,7 @@ def write_tables(folder: Path) -> None:
     )
 
 
+@pytest.mark.every_case
 @pytest.mark.extended
 @pytest.mark.parametrize(("where", "name", "option", "value"), list(cases()))
 @pytest.mark.parametrize("is_run", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["traced", "run"])

@@ -37,6 +37,7 @@ from tests.harness import (
 KEY = jax.random.key(0)
 
 
+@pytest.mark.every_case
 @every_algorithm
 def test_a_round_keeps_structure_shapes_and_dtypes(name):
     before = plain_round(name).init(jax.random.key(0), federation_of(name).data)

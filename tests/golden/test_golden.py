@@ -29,6 +29,7 @@ def stored_cases() -> Iterator[ParameterSet]:
             yield pytest.param(path, id=f"{path.parent.name}/{path.stem}", marks=marks)
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize("path", list(stored_cases()))
 def test_the_package_agrees_with_every_stored_case(path):
     _, outcome = run_case(path)
