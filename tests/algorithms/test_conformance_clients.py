@@ -167,11 +167,13 @@ def test_clients_with_zero_updates_stay_finite(name, still):
 
 
 def keep_start(local_update: LocalUpdate, clients: Sequence[int]) -> LocalUpdate:
-    """These clients train, and keep their personal leaves."""
+    """These clients train, and keep their personal leaves and what they received."""
 
     def train(problem, view, key):
         trained = local_update.train(problem, view, key)
         is_still = jnp.isin(view.client, jnp.array(clients))
-        return trained._replace(variables=tree.where(is_still, view.start, trained.variables))
+        personal, _ = tree.partition_like(view.start, view.received.shared)
+        kept = tree.merge(view.received.shared, personal)  # a start rule may have changed shared leaves
+        return trained._replace(variables=tree.where(is_still, kept, trained.variables))
 
     return local_update._replace(train=train)
