@@ -47,7 +47,7 @@ def federation(num_clients: int = 5, **options) -> Federation:
 
 def supply(chosen: Algorithm, federation: Federation) -> Federation:
     """The federation, with public examples if the algorithm reads them."""
-    if not chosen.reads_public or federation.examples.public is not None:
+    if not getattr(chosen, "reads_public", False) or federation.examples.public is not None:
         return federation
     return federation.with_public(federation.examples.inputs[:32])
 

@@ -71,7 +71,35 @@ def minimize_on_simplex(matrix: Array, start: Array, upper: Array, lower: Array 
         lambda search: _step(matrix, lower, upper, search),
         begin,
     )
-    return end.point
+    return _exchange_pairs(matrix, lower, upper, end.point)
+
+
+def _exchange_pairs(matrix: Array, lower: Array, upper: Array, point: Array) -> Array:
+    """Move mass between two coordinates as long as that decreases the objective.
+
+    A minimum is left as it is. The search above can end before one where many coordinates are at bounds.
+    """
+    negligible = 1e6 * jnp.finfo(matrix.dtype).eps * jnp.max(jnp.abs(matrix))
+
+    def find_pair(point: Array) -> tuple[Array, Array, Array]:
+        gradient = matrix @ point
+        falling = jnp.argmax(jnp.where(point > lower, gradient, -jnp.inf))
+        rising = jnp.argmin(jnp.where(point < upper, gradient, jnp.inf))
+        is_pair = (point[falling] > lower[falling]) & (point[rising] < upper[rising])
+        return falling, rising, jnp.where(is_pair, gradient[falling] - gradient[rising], 0)
+
+    def exchange(search: tuple[Array, Array]) -> tuple[Array, Array]:
+        point, number = search
+        i, j, gain = find_pair(point)
+        curvature = matrix[i, i] + matrix[j, j] - 2 * matrix[i, j]
+        largest = jnp.minimum(point[i] - lower[i], upper[j] - point[j])
+        step = jnp.where(curvature > 0, jnp.minimum(gain / tree.positive_or_one(curvature), largest), largest)
+        return jnp.clip(point.at[i].add(-step).at[j].add(step), lower, upper), number + 1
+
+    def is_better(search: tuple[Array, Array]) -> Array:
+        return (find_pair(search[0])[2] > negligible) & (search[1] < 100 * len(point))
+
+    return jax.lax.while_loop(is_better, exchange, (point, jnp.zeros((), jnp.int32)))[0]
 
 
 def _fill(start: Array, lower: Array, upper: Array) -> tuple[Array, Array]:

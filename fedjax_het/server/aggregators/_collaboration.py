@@ -35,7 +35,7 @@ def collaboration_weights(variance: Array, means: Array, is_present: Array) -> A
     def solve(variance: Array, means: Array, is_present: Array) -> Array:
         matrices = risk_matrices(variance.astype(float), means.astype(float), is_present)
         clients = jnp.arange(is_present.shape[0])
-        allowed = is_present & (is_present[:, None] | (clients[:, None] == clients))
+        allowed = (is_present & is_present[:, None]) | (clients[:, None] == clients)
         upper = jnp.where(allowed, jnp.inf, 0)
         return jax.vmap(minimize_on_simplex)(matrices, clients, upper).astype(variance.dtype)
 
