@@ -214,6 +214,8 @@ def test_a_file_and_draws_are_refused(tmp_path):
         algorithm("heterofl", widths=str(tmp_path / "widths.csv"), assignment="dynamic")
 
 
+@pytest.mark.every_case
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("network", "message"),
     [

@@ -50,6 +50,7 @@ def test_a_network_without_further_exits_trains_as_fedavg_with_equal_weights():
     assert difference({name: leaf for name, leaf in ours.items() if name != "exits"}, fedavg) < ROUNDING
 
 
+@pytest.mark.extended
 def test_logits_are_the_mean_of_the_exits():
     model, inputs = with_exits()(models.cnn(3, (2, 3), (4,))), jax.random.normal(jax.random.key(1), (5, 8, 8, 1))
     variables = model.init(jax.random.key(0), inputs)

@@ -66,6 +66,7 @@ def test_the_released_tilt_begins_with_twice_the_mean_over_the_cohort():
     np.testing.assert_allclose(weights, 1 / 16, rtol=1e-5)
 
 
+@pytest.mark.extended
 def test_with_one_client_a_power_shortens_the_step_and_a_tilt_does_not():
     update, movement = np.array([[3.0, 4.0]]), jnp.array([25 / 0.1])
     ours = step(lipschitz_mean(2.0), update, np.array([0.5], np.float32), movement=movement)
@@ -98,6 +99,7 @@ def test_lambda_before_or_after_the_average_differ_by_a_round():
     np.testing.assert_allclose(before, state.weights, rtol=1e-6)
 
 
+@pytest.mark.extended
 def test_lambda_of_clients_that_never_reported_is_an_equal_share():
     weighting, losses = agnostic(0.2), LOSSES[:2]
     weights, state = weigh(weighting, losses, cohort=[4, 1], num_clients=5)
@@ -118,6 +120,7 @@ def test_a_cohort_without_any_lambda_leaves_the_model_alone():
 
 
 # ---- directions ------------------------------------------------------------------------------------------------------
+@pytest.mark.extended
 def test_a_common_descent_direction_agrees_with_every_client_and_ignores_lengths():
     updates = np.random.default_rng(0).normal(size=(4, 6)).astype(np.float32)
     direction = step(common_descent(1.0), updates)
@@ -127,6 +130,7 @@ def test_a_common_descent_direction_agrees_with_every_client_and_ignores_lengths
     np.testing.assert_allclose(step(common_descent(0.0), updates), units.mean(axis=0), atol=1e-6)
 
 
+@pytest.mark.extended
 def test_opposite_clients_rest_and_zero_updates_are_left_out():
     updates = np.array([[1.0, 2.0], [-2.0, -4.0]])
     np.testing.assert_allclose(step(common_descent(1.0), updates), 0, atol=1e-6)
@@ -136,6 +140,7 @@ def test_opposite_clients_rest_and_zero_updates_are_left_out():
     assert not step(ordered_projection(), np.zeros((3, 2))).any()
 
 
+@pytest.mark.extended
 def test_without_conflicts_fedfv_is_the_mean_and_otherwise_has_its_length():
     rng = np.random.default_rng(1)
     updates = np.abs(rng.normal(size=(4, 6)))

@@ -114,6 +114,7 @@ def test_a_frozen_kernel_is_multiplied_once_for_all_clients():
     assert products.count("[], []") == 4  # qkv, out, dense_0 and dense_1
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("is_fused", [False, True])
 def test_the_first_outputs_of_a_block_alone_are_those_of_the_whole_block(is_fused):
     block = Block(partial(Attention, num_heads=2, is_fused=is_fused), hidden=5)

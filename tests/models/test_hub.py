@@ -33,6 +33,7 @@ def hub(monkeypatch, tmp_path):
     _hub._download.cache_clear()
 
 
+@pytest.mark.extended
 def test_sizes_weights_and_adapters_are_downloaded_once_by_name(hub):
     folder, downloads = hub
     model = lora(rank=1)(bert(2, **SIZES))

@@ -36,6 +36,7 @@ def train(algorithm, **options):
     return run(compose(algorithm, **options), rounds=3)[0]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("without", "alike"),
     [(dpsgd("complete", **TRAINING), fedavg(weighting="uniform", **TRAINING)),
@@ -75,6 +76,8 @@ def test_rows_follow_the_ids_of_clients():
         assert difference(train(rule), train(rule, participation=shuffled)) < ROUNDING
 
 
+@pytest.mark.every_case
+@pytest.mark.extended
 @pytest.mark.parametrize("name", TOPOLOGIES)
 @pytest.mark.parametrize("size", [1, 2, 5, 8, 12])
 def test_matrices_have_rows_and_columns_of_sum_one_and_no_negative_entry(name, size):
@@ -165,6 +168,7 @@ def mean_of(rows):
     return jax.tree.map(lambda leaf: leaf.mean(0), rows)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("alike", [choco("ring", **TRAINING), sgp("ring", **TRAINING)], ids=["choco", "sgp"])
 def test_uncompressed_estimates_and_undirected_graphs_are_dpsgd(alike):
     state, expected = train(alike), train(dpsgd("ring", **TRAINING))

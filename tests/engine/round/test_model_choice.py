@@ -29,6 +29,8 @@ def first(stack):
     return jax.tree.map(lambda leaf: leaf[0], stack)
 
 
+@pytest.mark.every_case
+@pytest.mark.extended
 @pytest.mark.parametrize("name", ["ifca", "fesem", "fedem"])
 def test_a_single_model_is_fedavg(name):
     number = "num_components" if name == "fedem" else "num_models"

@@ -53,6 +53,7 @@ def test_active_learning_with_equal_values_and_none_dropped_is_the_uniform_draw(
     np.testing.assert_allclose(np.bincount(drawn.ravel(), minlength=SIZE) / len(drawn), 4 / SIZE, atol=0.05)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("name", RULES)
 def test_clients_that_never_reported_come_first_and_those_without_examples_last(name):
     unknown = KNOWN._replace(count=KNOWN.count.at[jnp.array([2, 5, 7])].set(0), value=KNOWN.value.at[2].set(0))
@@ -151,6 +152,7 @@ def test_layouts_select_the_same_clients(rule):
         assert difference(state.server.shared, runs[0][0].server.shared) < 1e-5
 
 
+@pytest.mark.extended
 def test_the_candidates_with_the_largest_losses_train():
     rule = participation.pow_d(2, 4)
     round = compose("fedavg", norm="none", participation=rule)
@@ -166,6 +168,7 @@ def test_the_candidates_with_the_largest_losses_train():
     assert trained == set(metrics.cohort[np.argsort(-losses)[:2]].tolist()) and len(rows.count) == 5
 
 
+@pytest.mark.extended
 def test_polls_count_as_traffic():
     simulation = simulate(SMALL["pow_d"])
     state, _ = finish(simulation, 4)
