@@ -17,7 +17,7 @@ def mean_objective(problem: Problem, view: ClientView, variables: Variables, bat
     def add(total: Array, batch: Batch, number: Array) -> Array:
         key = jax.random.fold_in(make_key(0), number)
         forward = problem.forward(params, state, batch, view, key, is_training=False)
-        return total + jnp.sum(batch.mask) * sum(term(forward) for term in problem.objective)
+        return total + jnp.sum(batch.mask) * problem.sum_terms(forward)
 
     total = problem.fold(view.data, rows, batch_size, add, jnp.zeros((), float))
     return total / jnp.maximum(rows.count, 1)

@@ -166,7 +166,7 @@ def gradient_at_level(capacities: Capacities, level: Array, is_distilled: bool) 
             logits = narrow.forward(params, state, batch, view, key).outputs.logits
             teacher = jax.lax.stop_gradient(jax.nn.softmax(whole.outputs.logits))
             losses = -jnp.sum(teacher * jax.nn.log_softmax(logits), axis=-1)
-            total = sum((term(whole) for term in problem.objective), mean_over_labels(losses, batch.labels, batch.mask))
+            total = problem.sum_terms(whole) + mean_over_labels(losses, batch.labels, batch.mask)
             return total, whole.state
 
         return jax.value_and_grad(loss, has_aux=True)(params)

@@ -11,7 +11,6 @@ from fedjax_het.algorithm import GradientRule, Problem
 from fedjax_het.client.gradients import LossAndState
 from fedjax_het.client.objectives import PairTerm
 from fedjax_het.client.optimizers import partition_trained
-from fedjax_het.problem import ForwardPass
 from fedjax_het.spectra import SquareBand, interpolate_amplitudes
 from fedjax_het.types import Array, Batch, ClientView, Key, Params, Variables
 from fedjax_het.validation import Finite, Fraction, NonNegative, Positive, may_be_nonzero, validate_arguments
@@ -60,7 +59,7 @@ def episodic_gradient(
         altered = batch._replace(inputs=alteration(batch, view, jax.random.fold_in(key, _ALTERATION)))
 
         def inner_loss(params: Params) -> Array:
-            return _sum_of_terms(problem.forward(params, state, batch, view, key))
+            return problem.sum_terms(problem.forward(params, state, batch, view, key))
 
         def take_inner_step(params: Params) -> Params:
             if not may_be_nonzero(inner_step):
@@ -75,17 +74,12 @@ def episodic_gradient(
             first = problem.forward(params, state, batch, view, key)
             second_key = jax.random.fold_in(key, _SECOND_PASS)
             second = problem.forward(take_inner_step(params), first.state, altered, view, second_key)
-            total = _sum_of_terms(first) + _sum_of_terms(second)
+            total = problem.sum_terms(first) + problem.sum_terms(second)
             return total if agreement is None else total + agreement(first, second), second.state
 
         return jax.value_and_grad(loss, has_aux=True)(params)
 
     return rule
-
-
-def _sum_of_terms(forward: ForwardPass) -> Array:
-    first, *others = (term(forward) for term in forward.problem.objective)
-    return sum(others, start=first)
 
 
 @validate_arguments

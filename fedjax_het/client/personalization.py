@@ -195,7 +195,7 @@ def mixture_training(
             else:
                 forward, other = (problem.forward(*tree.split_params(model), batch, view, key) for model in models)
                 forward = forward._replace(outputs=_mixed(alpha, forward.outputs, other.outputs))
-            return sum((term(forward) for term in problem.objective), jnp.zeros(())), forward.state
+            return problem.sum_terms(forward), forward.state
 
         gradients, mixed_state = jax.grad(mixture_loss, (0, 1, 2), has_aux=True)(v, partner["params"], alpha)
         v_step, own_state = optimizer.update(gradients[0], own.optimizer, v)

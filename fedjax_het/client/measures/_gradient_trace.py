@@ -34,7 +34,7 @@ def gradient_trace(batch_size: Count, per: Literal["batch", "example"] = "batch"
             def loss(params: Params) -> Array:
                 key = jax.random.fold_in(make_key(0), number)
                 forward = problem.forward(params, state, batch, view, key, is_training=False)
-                return sum((term(forward) for term in problem.objective), start=jnp.zeros(()))
+                return problem.sum_terms(forward)
 
             return tree.squared_norm(jax.grad(loss)(params))
 
