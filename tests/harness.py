@@ -27,9 +27,11 @@ ADAPTERS, PROMPTS, CAPACITIES = (
 )
 PRODUCTS = ("flora", "flexlora")  # the server averages products of adapters; their factors are not determined
 # FPL's contrast has a gradient as 1 / temperature: with the published .02, eight features jump from round to round.
-# Contexts of two vectors make the texts of three classes short. The one step of gradient tracking reads all examples.
+# Contexts of two vectors make the texts of three classes short. Adaptive-FedAvg's rate falls as 1 / round. The
+# one step of gradient tracking reads all examples.
 OWN = {
-    **{"fpl": {"temperature": 0.1}, "dsgt": {"batch_size": 32}, **{name: {"num_tokens": 2} for name in PROMPTS}},
+    **{"ada_fedavg": {"learning_rate": 0.3}, "fpl": {"temperature": 0.1}},
+    **{"dsgt": {"batch_size": 32}, **{name: {"num_tokens": 2} for name in PROMPTS}},
     **{"feddf": {"distillation_steps": 3, "distillation_batch_size": 8}, "fedgen": {"hidden": 8, "noise": 4}},
     **{"fedmd": {"sample_size": 12, "digest_batch_size": 8}, "fedtgp": {"server_epochs": 5, "lam": 1.0}},
 }

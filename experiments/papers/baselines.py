@@ -23,6 +23,7 @@ _LEFT_OUT_FAMILIES = {
     "Prompts of CLIP": "it tunes a pretrained network, and these begin with random weights",
     "Distillation": "it exchanges predictions, prototypes or a second network, and these average one network",
     "Clusters of clients": "it has a model for each group of clients, and these share a test set",
+    "Drift and new classes": "it is for data that change with the round, and these do not",
     "Different capacities": "its clients train a part of the network, and these train all of it",
 }
 LEFT_OUT = UNSUITED | {

@@ -61,6 +61,7 @@ from fedjax_het.algorithms._fedsam import fedasam, fedsam
 from fedjax_het.algorithms._fedspeed import fedsmoo, fedspeed
 from fedjax_het.algorithms._fedsr import fedl2r, fedsr
 from fedjax_het.algorithms._fedtgp import fedtgp
+from fedjax_het.algorithms._flash import ada_fedavg, flash
 from fedjax_het.algorithms._flora import flexlora, flora, hetlora
 from fedjax_het.algorithms._fml import fml
 from fedjax_het.algorithms._fpl import fpl
@@ -101,6 +102,7 @@ FAMILIES: Mapping[str, tuple[Callable[..., Algorithm], ...]] = MappingProxyType(
         "Prompts of CLIP": (promptfl, fedotp, fedpgp),
         "Different capacities": (heterofl, fedrolex, fjord, depthfl),
         "No server": (dpsgd, dfedavgm, dfedsam, choco, dsgt, sgp),
+        "Drift and new classes": (flash, ada_fedavg),
         "Domain shift": (harmofl, fedsr, fedl2r, fediir, fedrd, fedga, feddg, fpl, fedheal),
     }
 )

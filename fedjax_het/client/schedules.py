@@ -3,7 +3,7 @@
 Any optax schedule that begins with 1 is one: `sgd(0.1, learning_rate_schedule=optax.cosine_decay_schedule(1.0, 100))`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated
 
 import jax
@@ -24,6 +24,11 @@ _CHECKED_ROUNDS = 1024
 def rate(learning_rate: float, schedule: Schedule | None, view: ClientView) -> float | Array:
     """The client's learning rate in this round."""
     return learning_rate if schedule is None else jnp.multiply(learning_rate, schedule(view.received.round))
+
+
+def published_factor(name: str) -> Callable[[ClientView], Array]:
+    """The number `published[name]`, as the `factor` of `local_updates.sgd`."""
+    return lambda view: view.received.published[name]
 
 
 def check_schedule(schedule: Schedule | None) -> None:

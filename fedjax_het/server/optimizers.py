@@ -1,4 +1,4 @@
-"""Server optimizers as published: FedAvgM, FedAdagrad, FedAdam, FedYogi, and FedACG's lookahead.
+"""Server optimizers as published: FedAvgM, FedAdagrad, FedAdam, FedYogi, FLASH, and FedACG's lookahead.
 
 The pseudo-gradient g is minus the aggregated update, D = -g. For each coordinate
 
@@ -11,7 +11,8 @@ optax's own adam and yogi apply bias correction, which the paper does not.
 All raise InputError for a concrete setting out of range or an unknown name.
 
 Reddi et al., Adaptive Federated Optimization, ICLR 2021. arXiv:2003.00295; Hsu et al., Measuring the Effects of
-Non-Identical Data Distribution for Federated Visual Classification, 2019. arXiv:1909.06335 (FedAvgM).
+Non-Identical Data Distribution for Federated Visual Classification, 2019. arXiv:1909.06335 (FedAvgM); Panchal et al.,
+Flash: Concept Drift Adaptation in Federated Learning, ICML 2023.
 """
 
 from collections.abc import Callable
@@ -36,6 +37,12 @@ class Moments(NamedTuple):
     count: Int[Array, ""]  # steps taken
     first: Params  # m, of the pseudo-gradient (the paper's sign is the opposite)
     second: Params  # v
+
+
+class DriftMoments(NamedTuple):
+    first: Params  # m, of the pseudo-gradient (the paper's sign is the opposite)
+    second: Params  # v
+    drift: Params  # d, of the difference between the squared pseudo-gradient and v
 
 
 SecondMoment = Callable[[Array, Array], Array]
@@ -155,6 +162,52 @@ def yogi(
     return _adaptive(
         lambda v, square: v - (1 - b2) * square * jnp.sign(v - square), learning_rate, b1, b2, tau, v0, bias_correction
     )
+
+
+@validate_arguments
+def flash(
+    learning_rate: NonNegative = 0.1,
+    b1: FractionBelowOne = 0.9,
+    b2: FractionBelowOne = 0.99,
+    tau: Positive = 1e-3,
+    *,
+    safe: bool = False,
+) -> optax.GradientTransformation:
+    """FLASH: FedAdam whose steps become longer where squares exceed their moving average.
+
+        m <- b1 m + (1 - b1) D,   v' = b2 v + (1 - b2) D^2,   b3 = v / (|D^2 - v'| + v), 0 for 0/0
+        d <- b3 d + (1 - b3) (D^2 - v'),   v <- v',   w <- w + eta m / (sqrt(v) - d + tau)
+
+    m, v and d start at 0, without bias correction. sqrt(v) has the unit of D and d that of D^2: in the first round d is
+    b2 D^2, so the denominator is negative where |D| > sqrt(1 - b2) / b2, about .1, and the step is reversed.
+
+    Args:
+        learning_rate: The paper's eta.
+        b1: Decay of m.
+        b2: Decay of v.
+        tau: Degree of adaptivity, positive.
+        safe: Whether the denominator is max(sqrt(v) - d, tau), which is never negative.
+    """
+
+    def init(params: Params) -> DriftMoments:
+        return DriftMoments(*(tree.zeros_like(params) for _ in DriftMoments._fields))
+
+    def update(updates: Params, state: PyTree, params: Params | None = None) -> tuple[Params, DriftMoments]:
+        def move(g: Array, m: Array, v: Array, d: Array) -> tuple[Array, DriftMoments]:
+            m, old, v = b1 * m + (1 - b1) * g, v, b2 * v + (1 - b2) * jnp.square(g)
+            excess = jnp.square(g) - v
+            b3 = old / tree.positive_or_one(jnp.abs(excess) + old)
+            d = b3 * d + (1 - b3) * excess
+            denominator = jnp.maximum(jnp.sqrt(v) - d, tau) if safe else jnp.sqrt(v) - d + tau
+            return -learning_rate * m / denominator, DriftMoments(m, v, d)
+
+        moved = jax.tree.map(move, updates, *state)
+        steps, new = jax.tree.transpose(
+            jax.tree.structure(updates), jax.tree.structure((0, DriftMoments(0, 0, 0))), moved
+        )
+        return jax.tree.map(lambda x, like: x.astype(like.dtype), (steps, new), (updates, state))
+
+    return optax.GradientTransformation(init, update)
 
 
 def _adaptive(

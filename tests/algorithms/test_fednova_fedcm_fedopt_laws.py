@@ -1,4 +1,4 @@
-"""Laws of FedNova, FedCM and the server optimizers with their main ideas switched off."""
+"""Laws of FedNova, FedCM, the server optimizers and Adaptive-FedAvg with their main ideas switched off."""
 
 import numpy as np
 import pytest
@@ -134,3 +134,12 @@ def test_fedadagrad_with_a_large_tau_is_fedavg(fedavg):
 def test_fedadam_and_fedyogi_agree_in_the_first_round_only():
     assert difference(train("fedadam", rounds=1), train("fedyogi", rounds=1)) < 1e-5
     assert difference(train("fedadam", rounds=3), train("fedyogi", rounds=3)) > 1e-6
+
+
+@pytest.mark.extended
+def test_adaptive_fedavg_is_fedavg_with_the_published_rate(fedavg):
+    """The whole rate in the first two rounds, where the ratio of variances is 1, and the half at most in the third."""
+    ours = run(compose("ada_fedavg", norm="none"), rounds=3)[0].server
+    assert is_equal(train("ada_fedavg", rounds=2), train("fedavg", rounds=2))
+    assert difference(fedavg, ours.shared) > 1e-5
+    assert 0 < float(ours.published["rate"]["factor"]) < 1

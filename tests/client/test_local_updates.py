@@ -131,8 +131,24 @@ def test_settings_out_of_range_are_refused(settings, message):
 
 
 def test_the_training_settings_are_the_parameters_of_sgd():
-    known = set(inspect.signature(sgd).parameters) - {"gradient", "keep_optimizer"}
+    known = set(inspect.signature(sgd).parameters) - {"gradient", "keep_optimizer", "early_stopping", "factor"}
     assert set(get_type_hints(Training)) == known
+
+
+def test_early_stopping_ends_after_the_first_epoch_with_too_small_a_gain():
+    """The second epoch is the first that is judged; the loss falls in all of these epochs."""
+    for gamma, epochs in ((100.0, 2), (0.0, 4)):
+        out = train(sgd(0.1, batch_size=4, epochs=4, early_stopping=gamma), np.arange(8), 8)
+        np.testing.assert_array_equal(
+            out.variables["params"]["w"],
+            train(sgd(0.1, batch_size=4, epochs=epochs), np.arange(8), 8).variables["params"]["w"],
+        )
+        assert float(out.num_steps) == 2 * epochs
+
+
+def test_early_stopping_without_a_third_epoch_is_refused():
+    with pytest.raises(InputError, match="early_stopping: without effect"):
+        sgd(epochs=2, early_stopping=0.1)
 
 
 @pytest.mark.extended

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from fedjax_het.errors import InputError
-from fedjax_het.server.optimizers import adagrad, adam, sgd, yogi
+from fedjax_het.server.optimizers import adagrad, adam, flash, sgd, yogi
 
 OPTIMIZERS = {
     "avgm": sgd(),
@@ -22,6 +22,8 @@ OPTIMIZERS = {
     "adam, corrected": adam(bias_correction="adam"),
     "yogi": yogi(),
     "yogi, v0": yogi(v0=1e-2),
+    "flash": flash(),
+    "flash, safe": flash(safe=True),
 }
 every_optimizer = pytest.mark.parametrize("name", OPTIMIZERS)
 adaptive = pytest.mark.parametrize("optimizer", [adagrad, adam, yogi])
@@ -127,6 +129,18 @@ def test_flowers_bias_correction_is_one_round_ahead():
     plain, flower = (optimize(adam(bias_correction=name), GRADIENTS)[0] for name in (None, "flower"))
     factor = np.sqrt(1 - 0.99**2) / (1 - 0.9**2)
     np.testing.assert_allclose(flower[0], factor * plain[0], rtol=1e-5)
+
+
+def test_flash_without_a_memory_of_squares_is_adam():
+    np.testing.assert_allclose(optimize(flash(b2=0.0), GRADIENTS)[0], optimize(adam(0.1, b2=0.0), GRADIENTS)[0])
+
+
+def test_a_safe_denominator_keeps_the_direction_of_a_large_first_update():
+    """In the first round the printed denominator is .1 |D| - .99 D^2 + tau."""
+    gradients = np.array([[0.05, 0.2]])
+    wanted = -0.1 * 0.1 * gradients / (0.1 * gradients - 0.99 * gradients**2 + 1e-3)
+    np.testing.assert_allclose(optimize(flash(), gradients)[0], wanted, rtol=1e-4)
+    np.testing.assert_allclose(optimize(flash(safe=True), gradients)[0][:, 1], -0.01 * 0.2 / 1e-3, rtol=1e-4)
 
 
 @adaptive

@@ -14,6 +14,7 @@ from fedjax_het import tree
 from fedjax_het.algorithm import GradientRule, LocalUpdate, Problem, StatefulGradientRule
 from fedjax_het.annotations import LogUniform
 from fedjax_het.client.gradients import plain_gradient
+from fedjax_het.client.measures import loss_of
 from fedjax_het.client.optimizers import Betas, local_optimizer, trainable_only
 from fedjax_het.client.schedules import Schedule, check_schedule, rate
 from fedjax_het.errors import InputError
@@ -101,6 +102,8 @@ def sgd(
     only: str | None = None,
     gradient: GradientRule | StatefulGradientRule = plain_gradient,
     keep_optimizer: bool = False,
+    early_stopping: NonNegative | None = None,
+    factor: Callable[[ClientView], Array] | None = None,
 ) -> LocalUpdate:
     """Mini-batch training in PyTorch's order: g <- g + decay w;  b <- momentum b + g;  w <- w - lr b.
 
@@ -126,13 +129,16 @@ def sgd(
             `results["gradient"]`.
         keep_optimizer: Whether training continues with memory["optimizer"] instead of resetting the optimizer in each
             round, see `memories.optimizer_state`.
+        early_stopping: Training ends after epoch e > 0 if it lowered the mean loss on the client's validation examples
+            (training examples without any) by less than early_stopping / (e + 1). None: never.
+        factor: View -> factor of the learning rate, beside the schedule, such as one that the server publishes.
 
     Returns:
         The local update.
 
     Raises:
         InputError: A number is out of range, steps and epochs are both given, a value of the schedule is not a finite
-            number of at least 0, or `only` is combined with keep_optimizer.
+            number of at least 0, `only` is combined with keep_optimizer, or early_stopping has too few epochs.
     """
     if steps is not None and epochs is not None:
         raise InputError(f"steps: {steps} steps and {epochs} epochs per round are given. Set one of them to None.")
@@ -142,9 +148,11 @@ def sgd(
         raise InputError(
             "only: not supported if the optimizer is kept between rounds. Restrict the optimizer and its memory."
         )
+    if early_stopping is not None and epochs < 3:
+        raise InputError("early_stopping: without effect for fewer than three epochs per round. Set epochs=3 or more.")
     optimizer = trainable_only(local_optimizer(optimizer, learning_rate, momentum, weight_decay, betas), only)
     rule = gradient if isinstance(gradient, StatefulGradientRule) else _without_state(gradient)
-    step = _build_step(optimizer, rule, batch_size, learning_rate_schedule)
+    step = _build_step(optimizer, rule, batch_size, learning_rate_schedule, factor)
 
     def train(problem: Problem, view: ClientView, key: Key, with_drift: bool = False) -> Trained:
         rows = view.data.train
@@ -167,7 +175,12 @@ def sgd(
         num_epochs = -(-num_steps // jnp.maximum(num_batches, 1))
         with jax.named_scope("epochs"):
             start = _start_training(view, opt_state, rule.init(view), with_drift)
-            progress = jax.lax.fori_loop(0, num_epochs, epoch, start)
+            if early_stopping is None:
+                progress = jax.lax.fori_loop(0, num_epochs, epoch, start)
+            else:
+                loss = loss_of(problem, view, "valid_or_train", batch_size)
+                number, progress = _train_until_flat(epoch, num_epochs, early_stopping, loss, start)
+                num_steps = jnp.minimum(num_steps, number * num_batches)
         trained = _finish_training(progress, num_steps)
         return trained._replace(results={"gradient": progress.gradient}) if rule is gradient else trained
 
@@ -182,6 +195,21 @@ def _start_training(view: ClientView, opt_state: PyTree, gradient: PyTree, with_
     params, state = tree.split_params(view.local)
     zero = jnp.zeros(2, float)
     return _Progress(params, state, opt_state, zero, zero, jnp.zeros((), float) if with_drift else None, gradient)
+
+
+def _train_until_flat(
+    epoch: Callable, num_epochs: Array, gain: float, loss: Callable[[Variables], Array], start: _Progress
+) -> tuple[Array, _Progress]:
+    """(The number of epochs, their result); see `early_stopping` of `sgd`."""
+
+    def train(carry: tuple) -> tuple:
+        number, progress, before, _ = carry
+        progress = epoch(number, progress)
+        after = loss({"params": progress.params, **progress.state})
+        return number + 1, progress, after, before - after < gain / (number + 1)
+
+    first = jnp.zeros((), jnp.int32), start, jnp.full((), jnp.inf), jnp.zeros((), bool)
+    return jax.lax.while_loop(lambda carry: (carry[0] < num_epochs) & ~carry[3], train, first)[:2]
 
 
 def _finish_training(done: _Progress, num_steps: HostArray) -> Trained:
@@ -202,7 +230,11 @@ def _without_state(rule: GradientRule) -> StatefulGradientRule:
 
 
 def _build_step(
-    optimizer: optax.GradientTransformation, rule: StatefulGradientRule, batch_size: int, schedule: Schedule | None
+    optimizer: optax.GradientTransformation,
+    rule: StatefulGradientRule,
+    batch_size: int,
+    schedule: Schedule | None,
+    factor: Callable[[ClientView], Array] | None,
 ) -> Callable:
     def step(problem: Problem, view: ClientView, order: Array, key: Key, index: Array, progress: _Progress):
         rows = view.data.train
@@ -215,6 +247,8 @@ def _build_step(
         updates, opt_state = optimizer.update(direction, progress.optimizer, progress.params)
         if schedule:
             updates = tree.scale(rate(1.0, schedule, view), updates)
+        if factor:
+            updates = tree.scale(factor(view), updates)
         count, drift, params = jnp.sum(batch.mask), progress.drift, optax.apply_updates(progress.params, updates)
         if drift is not None:
             drift = drift + tree.squared_norm(tree.subtract(params, view.start["params"]))

@@ -161,7 +161,7 @@ def survey_clients(
     answers = spec.layout.map(partial(client_step.run_survey, algorithm, spec.problem), common, members)
     members = members._replace(answers=answers)
     answers, counts = _unpad(spec, answers), jnp.asarray(members.rows[0].count[: spec.cohort_size], float)
-    is_present = (counts > 0) & jax.vmap(tree.is_finite)(answers)
+    is_present = jax.vmap(lambda count, own: (count > 0) & tree.is_finite(own))(counts, answers)
     answers = tree.where(is_present, answers, tree.zeros_like(answers))
     uploads = Upload({}, answers, counts, jnp.zeros_like(counts))
     received = common.received
