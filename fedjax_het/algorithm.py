@@ -9,6 +9,7 @@ import optax
 from jaxtyping import Bool, Float, Int
 
 from fedjax_het.mixing import Mixing
+from fedjax_het.privacy import RecordPrivacy
 from fedjax_het.problem import ForwardPass, Problem, shared_variables
 from fedjax_het.shared_models import SharedModels
 from fedjax_het.sharing import Sharing, share_all
@@ -83,12 +84,14 @@ class LocalUpdate(NamedTuple):
         batch_size: Examples per step.
         train_with_drift: The same training with the additional metric "drift", used by diagnostics: the mean over steps
             of |w_k - w|^2, with w the weights at the start of the round.
+        max_batch_size: Maximum of the examples per step, for training in several parts. None: batch_size.
     """
 
     train: Callable[[Problem, ClientView, Key], Trained]
     num_steps: Callable[[Any], Any]  # number of training examples -> steps; works on arrays
     batch_size: int
     train_with_drift: Callable[[Problem, ClientView, Key], Trained] | None = None
+    max_batch_size: int | None = None
 
 
 class Memory(NamedTuple):
@@ -292,4 +295,5 @@ class Algorithm:
     personalize: Personalization | None = None  # None evaluates the shared leaves with the client's personal leaves
     mixing: Mixing | None = None  # None: clients start from the server's model
     models: SharedModels | None = None  # None: the server has one model
+    record_privacy: RecordPrivacy | None = None  # noise on the gradients of single examples; None: no noise
     reads_public: bool = False  # whether any slot reads the public examples of the federation

@@ -1,13 +1,15 @@
 """The learning problem of a client: a model, an objective, and the preparation of stored examples."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from fedjax_het import tree
 from fedjax_het.errors import InputError
+from fedjax_het.placeholders import HIDDEN_LABELS, MissingSlotError, seal, unseal
+from fedjax_het.privacy import RecordPrivacy
 from fedjax_het.types import (
     Array,
     Batch,
@@ -28,12 +30,10 @@ from fedjax_het.types import (
     Variables,
 )
 
+Gradient = Callable[..., tuple[tuple[Any, Variables], Params]]
+"""The problem, then the arguments of `Problem.value_and_grad` -> its result."""
 BatchFold = Callable[[PyTree, Batch, Array], PyTree]
 """(total, batch, number of the batch) -> the new total."""
-
-
-class MissingSlotError(LookupError):
-    """A part of an algorithm reads a quantity that no slot fills."""
 
 
 @jax.tree_util.register_pytree_with_keys_class
@@ -59,45 +59,6 @@ class SlotView(dict):
     def tree_unflatten(cls, slot_and_names, values):
         slot, names = slot_and_names
         return cls(slot, dict(zip(names, values, strict=True)))
-
-
-@jax.tree_util.register_static
-class HiddenTestRows:
-    """Placeholder for a client's test examples in a round: access raises MissingSlotError."""
-
-    @property
-    def index(self) -> Any:
-        raise MissingSlotError("reads data.test, but test examples take no part in a round. Read data.valid.")
-
-    count = index
-
-
-HIDDEN_TEST_ROWS = cast(Rows, HiddenTestRows())
-
-
-@jax.tree_util.register_static
-class HiddenExampleCounts:
-    """Placeholder for numbers of examples that are hidden from the server: computing with them fails."""
-
-    def __jax_array__(self) -> Array:
-        raise MissingSlotError(
-            "reads clients' numbers of examples, which a stage of the uplink keeps from the server. Set "
-            "weighting='uniform', or take an aggregator that does not weigh by them."
-        )
-
-
-HIDDEN_EXAMPLE_COUNTS = cast(Array, HiddenExampleCounts())
-
-
-@jax.tree_util.register_static
-class HiddenLabels:
-    """Placeholder for the labels of public examples: computing with them fails."""
-
-    def __jax_array__(self) -> Array:
-        raise MissingSlotError("reads labels of public examples, which have none.")
-
-
-HIDDEN_LABELS = cast(Array, HiddenLabels())
 
 
 def order_public(examples: Examples, key: Key) -> Examples:
@@ -128,7 +89,8 @@ def shared_variables(server: ServerState) -> Variables:
 class Problem(NamedTuple):
     """The learning problem of a client: a model, an objective, and how stored examples become batches.
 
-    `evaluated` selects the shared variables to evaluate from the state of the server.
+    `evaluated` selects the shared variables to evaluate from the state of the server. `privacy` is the noise on
+    gradients of single examples, and `gradient` computes such gradients in the place of `value_and_grad`.
     """
 
     model: Model
@@ -136,6 +98,8 @@ class Problem(NamedTuple):
     prepare: Callable[[Array], Array]  # stored inputs -> inputs of the model; runs inside the training step
     augment: Callable[[Key, Array, Array], tuple[Array, Array]] | None = None  # see data.augmentation; None: `prepare`
     evaluated: Callable[[ServerState], Variables] = shared_variables
+    privacy: RecordPrivacy | None = None
+    gradient: Gradient | None = None
 
     def bind(self, frozen: Variables, base: Variables) -> "Problem":
         """The problem of the trained leaves alone: the model then takes variables without its fixed leaves.
@@ -157,6 +121,15 @@ class Problem(NamedTuple):
             return model.classify(tree.merge(fixed, {"params": params})["params"], features)
 
         return self._replace(model=model._replace(encode=encode, classify=classify))
+
+    def seal(self, values: PyTree) -> PyTree:
+        """The same values, which only noisy gradients may read if gradients are noisy."""
+        return values if self.privacy is None else seal(values)
+
+    def input_shape(self, data: ClientData) -> Any:
+        """The shape of the model's inputs for one example."""
+        stored = unseal(data.examples.inputs)
+        return jax.eval_shape(lambda: self.prepare(jnp.zeros((1, *stored.shape[1:]), stored.dtype)))
 
     def whole_model(self, server: ServerState) -> Variables:
         """All variables of the model to evaluate, except for personal leaves."""
@@ -288,7 +261,15 @@ class Problem(NamedTuple):
         self, params: Params, state: Variables, batch: Batch, view: ClientView, key: Key, terms: slice = slice(None)
     ) -> tuple[tuple[Array, Variables], Params]:
         """((loss, new state), gradient of the loss in the parameters) of a training pass."""
+        if self.gradient is not None:
+            return self.gradient(self, params, state, batch, view, key, terms)
         return jax.value_and_grad(self.loss, has_aux=True)(params, state, batch, view, key, terms)
+
+
+def compares_examples(term: Callable[[ForwardPass], Array]) -> Callable[[ForwardPass], Array]:
+    """Mark a term of an objective whose value for a batch is not the mean of its values for single examples."""
+    term.__dict__["compares_examples"] = True
+    return term
 
 
 def _evaluate(term: Callable[[ForwardPass], Array], forward: ForwardPass) -> Array:

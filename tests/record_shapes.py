@@ -9,7 +9,7 @@ from beartype.door import die_if_unbearable
 from jaxtyping import jaxtyped
 
 from fedjax_het.algorithm import Algorithm, Term, Weighting
-from fedjax_het.problem import HIDDEN_TEST_ROWS
+from fedjax_het.placeholders import HIDDEN_TEST_ROWS
 
 
 @functools.cache

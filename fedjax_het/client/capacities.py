@@ -202,7 +202,7 @@ def _narrowest_shapes(problem: Problem, view: ClientView) -> Variables:
     Raises:
         InputError: Sub-networks of the model are not defined.
     """
-    inputs = jax.eval_shape(lambda: problem.prepare(jnp.asarray(view.data.examples.inputs[:1])))
+    inputs = problem.input_shape(view.data)
     model = problem.model
     if model.narrowest is None:
         raise InputError(

@@ -1,7 +1,7 @@
 """Clients of different depths: each trains the first layers of the common network, up to an exit (DepthFL)."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -81,7 +81,7 @@ def own_exits(depths: Depths) -> Personalization:
 
     def personalize(problem: Problem, view: ClientView, key: Key) -> Variables:
         params = view.start["params"]
-        names = exits_in_order(problem.model, params, _inputs(problem, view))
+        names = exits_in_order(problem.model, params, problem.input_shape(view.data))
         depth = jnp.minimum(depths.of_client(jnp.asarray(view.client)), len(names))
         weights = {name: (i < depth) * len(names) / depth for i, name in enumerate(names)}
         return {**view.start, "params": scale_exits(params, weights)}
@@ -168,7 +168,7 @@ def _cross_entropies(logits: Array, labels: Array) -> Array:
 
 def _depths_of_leaves(problem: Problem, view: ClientView) -> dict[str, int]:
     """The smallest depth of a client that has a leaf, by path."""
-    inputs, params = _inputs(problem, view), view.start["params"]
+    inputs, params = problem.input_shape(view.data), view.start["params"]
     names, layers = exits_in_order(problem.model, params, inputs), list(problem.model.layers(inputs))
 
     def depth(path: str) -> int:
@@ -179,11 +179,6 @@ def _depths_of_leaves(problem: Problem, view: ClientView) -> dict[str, int]:
         return 1 + sum(place >= layers.index(name) for name in names[:-1])
 
     return {path: depth(path) for path in tree.paths(view.start)}
-
-
-def _inputs(problem: Problem, view: ClientView) -> Any:
-    """The shape of the model's inputs."""
-    return jax.eval_shape(lambda: problem.prepare(jnp.asarray(view.data.examples.inputs[:1])))
 
 
 def _mask_axes(is_own: Array, num_axes: int) -> tuple[Array, ...]:

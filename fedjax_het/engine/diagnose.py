@@ -18,6 +18,7 @@ from fedjax_het.engine.parallel.layout import Layout
 from fedjax_het.engine.parallel.update_stack import StackedUpdates
 from fedjax_het.engine.round import uplink
 from fedjax_het.errors import InputError
+from fedjax_het.placeholders import unseal
 from fedjax_het.problem import Problem
 from fedjax_het.types import Array, ClientData, Examples, Key, Named, RoundSnapshot, ServerView, State
 
@@ -110,5 +111,5 @@ def _report_drift(algorithm: Algorithm) -> Algorithm:
     return replace(
         algorithm,
         local_update=local_update._replace(train=local_update.train_with_drift),
-        reports={**algorithm.reports, "drift": lambda problem, view: jnp.asarray(view.metrics["drift"])},
+        reports={**algorithm.reports, "drift": lambda problem, view: jnp.asarray(unseal(view.metrics["drift"]))},
     )

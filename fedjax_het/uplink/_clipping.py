@@ -2,12 +2,9 @@
 
 from typing import Literal
 
-import jax
-import jax.numpy as jnp
-
-from fedjax_het import tree
 from fedjax_het.algorithm import Sent, Stage, StageView
-from fedjax_het.types import Array, Variables
+from fedjax_het.noise import clip_layers, clip_norm
+from fedjax_het.types import Variables
 from fedjax_het.validation import Positive, validate_arguments
 
 Collections = Literal["params", "all"]
@@ -38,16 +35,3 @@ def clip(norm: Positive, per_layer: bool = False, collections: Collections = "pa
         return Sent(clip_layers(update, norm) if per_layer else clip_norm(update, norm))
 
     return Stage(send=send, collections=collections)
-
-
-def clip_norm(update: Variables, bound: float | Array) -> Variables:
-    """Clip a tree to a norm over all leaves together."""
-    length = tree.norm(update)
-    factor = jnp.where(length > bound, bound / tree.positive_or_one(length), 1)
-    return tree.scale(factor, update)
-
-
-def clip_layers(update: Variables, bound: float | Array) -> Variables:
-    """Clip each of the l leaves to norm bound / sqrt(l)."""
-    leaf_bound = bound / len(jax.tree.leaves(update)) ** 0.5
-    return jax.tree.map(lambda leaf: clip_norm(leaf, leaf_bound), update)

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 from fedjax_het import tree
 from fedjax_het.algorithm import Algorithm, ReceiveView, Sent, Stage, StageView
 from fedjax_het.errors import InputError
-from fedjax_het.types import Array, Key, PyTree, Variables
-from fedjax_het.uplink._clipping import clip_layers, clip_norm
+from fedjax_het.noise import add_noise, clip_layers, clip_norm
+from fedjax_het.types import Key, PyTree, Variables
 from fedjax_het.uplink._compression import num_present
 from fedjax_het.validation import (
     FractionBelowOne,
@@ -134,7 +134,7 @@ def gaussian_mechanism(
         bound, private = view.public if is_adaptive else norm, vector(update)
         sent = clip_layers(private, bound) if per_layer else clip_norm(private, bound)
         if not is_central:
-            sent = _add_noise(sent, z * norm, _fold(view.key))
+            sent = add_noise(sent, z * norm, _fold(view.key))
         statistics = {"count": jnp.where(tree.norm(private) <= bound, 0.5, -0.5)} if is_adaptive else {}
         return Sent(tree.zeros_like(update) | sent, statistics=statistics)
 
@@ -144,10 +144,10 @@ def gaussian_mechanism(
         mean = tree.scale(num_present(view) / expected, update)
         sum_key, count_key = jax.random.split(key)
         if not is_adaptive:
-            return mean | _add_noise(vector(mean), z * norm / expected, sum_key), ()
+            return mean | add_noise(vector(mean), z * norm / expected, sum_key), ()
         sigma, bound = count_deviation(z, count_noise, expected), view.state
-        noisy = _add_noise(vector(mean), split_noise(z, sigma) * bound / expected, sum_key)
-        count = _add_noise(view.statistics["count"], sigma, count_key)
+        noisy = add_noise(vector(mean), split_noise(z, sigma) * bound / expected, sum_key)
+        count = add_noise(view.statistics["count"], sigma, count_key)
         fraction = count / expected + 0.5
         fraction = jnp.clip(fraction, 0, 1) if bounded_fraction else fraction
         adapted = bound * jnp.exp(-quantile_rate * (fraction - gamma))
@@ -198,18 +198,6 @@ def split_noise(noise_multiplier: float, count_noise: float) -> float:
             "half of that. Raise it, or use more clients per round."
         )
     return (noise_multiplier**-2 - (2 * count_noise) ** -2) ** -0.5
-
-
-def draw_normals(key: Key, like: PyTree) -> PyTree:
-    """Draw independent standard normals with the shapes and dtypes of a tree."""
-    leaves, structure = jax.tree.flatten(like)
-    keys = jax.random.split(key, len(leaves))
-    return structure.unflatten([jax.random.normal(k, x.shape, x.dtype) for k, x in zip(keys, leaves, strict=True)])
-
-
-def _add_noise(values: PyTree, deviation: float | Array, key: Key) -> PyTree:
-    """Add noise of this standard deviation; if it is known to be 0, values are unchanged to the bit."""
-    return tree.add(values, tree.scale(deviation, draw_normals(key, values))) if may_be_nonzero(deviation) else values
 
 
 def _check_measured(algorithm: Algorithm) -> None:

@@ -11,7 +11,7 @@ import fedjax_het as fh
 from fedjax_het.data import federate, iid
 from fedjax_het.engine.round.program import make_round
 from fedjax_het.errors import InputError
-from fedjax_het.problem import MissingSlotError
+from fedjax_het.placeholders import MissingSlotError
 from tests.harness import TINY, algorithm, federation, federation_of, model
 
 DATASET = fh.data.assemble("x", np.arange(120, dtype=np.float32)[:, None], np.arange(120) % 3, class_names="abc")

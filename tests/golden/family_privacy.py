@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_het import privacy, tree
+from fedjax_het import noise, privacy, tree
 from fedjax_het.algorithm import ReceiveView, Stage, StageView
 from fedjax_het.engine.round import participation
 from fedjax_het.errors import InputError
@@ -46,7 +46,7 @@ def run_stage(
     def draw(key, like):
         return variables(normals) if isinstance(like, dict) else jnp.asarray(count_normal)
 
-    with mock.patch.object(_gaussian, "draw_normals", draw):
+    with mock.patch.object(noise, "draw_normals", draw):
         update, state = stage.receive(mean, ReceiveView(server, statistics, state, key, num_clients, expected))
     return np.concatenate([np.asarray(x).ravel() for x in jax.tree.leaves(update)]), state
 

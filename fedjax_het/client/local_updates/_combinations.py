@@ -122,6 +122,7 @@ def _combine(train: Callable, count: Callable, first: LocalUpdate, second: Local
         partial(train, (first.train, second.train)),
         lambda num_examples: count(first.num_steps(num_examples), second.num_steps(num_examples)),
         min(first.batch_size, second.batch_size),
+        max_batch_size=max(part.max_batch_size or part.batch_size for part in (first, second)),
     )
     rules = first.train_with_drift, second.train_with_drift
     return combined if None in rules else combined._replace(train_with_drift=partial(train, rules))

@@ -13,11 +13,13 @@ from jaxtyping import Float
 from fedjax_het import tree
 from fedjax_het.algorithm import GradientRule, LocalUpdate, Problem, StatefulGradientRule
 from fedjax_het.annotations import LogUniform
+from fedjax_het.client import private_gradients
 from fedjax_het.client.gradients import plain_gradient
 from fedjax_het.client.measures import loss_of
 from fedjax_het.client.optimizers import Betas, local_optimizer, trainable_only
 from fedjax_het.client.schedules import Schedule, check_schedule, rate
 from fedjax_het.errors import InputError
+from fedjax_het.placeholders import unseal
 from fedjax_het.types import Array, Batch, ClientView, HostArray, Key, Params, PyTree, Rows, Trained, Variables
 from fedjax_het.validation import Count, FractionBelowOne, NonNegative, validate_arguments
 
@@ -152,10 +154,12 @@ def sgd(
         raise InputError("early_stopping: without effect for fewer than three epochs per round. Set epochs=3 or more.")
     optimizer = trainable_only(local_optimizer(optimizer, learning_rate, momentum, weight_decay, betas), only)
     rule = gradient if isinstance(gradient, StatefulGradientRule) else _without_state(gradient)
-    step = _build_step(optimizer, rule, batch_size, learning_rate_schedule, factor)
+    step = _build_step(optimizer, rule, batch_size, learning_rate_schedule, factor, only)
 
     def train(problem: Problem, view: ClientView, key: Key, with_drift: bool = False) -> Trained:
         rows = view.data.train
+        if problem.privacy:
+            private_gradients.check_training(steps, shuffle)
         num_batches = -(-rows.count // batch_size)
         num_steps = jnp.where(rows.count > 0, steps, 0) if steps else epochs * num_batches
         if view.max_steps is not None:
@@ -165,7 +169,7 @@ def sgd(
             epoch_key, reset = jax.random.fold_in(key, number), jnp.array([1.0, 0.0])
             progress = progress._replace(loss=progress.loss * reset, num_examples=progress.num_examples * reset)
             epoch_view = view._replace(local={"params": progress.params, **progress.state})
-            order = _shuffle(epoch_key, rows) if shuffle else rows.index
+            order = _shuffle(epoch_key, rows) if shuffle and not problem.privacy else rows.index
             last = jnp.minimum(num_batches, num_steps - number * num_batches)
             train_batch = lambda i, p: step(problem, epoch_view, order, epoch_key, i, p)  # noqa: E731
             with jax.named_scope("steps"):
@@ -235,12 +239,16 @@ def _build_step(
     batch_size: int,
     schedule: Schedule | None,
     factor: Callable[[ClientView], Array] | None,
+    only: str | None,
 ) -> Callable:
     def step(problem: Problem, view: ClientView, order: Array, key: Key, index: Array, progress: _Progress):
         rows = view.data.train
         key = jax.random.fold_in(key, index)
-        augmenting = jax.random.fold_in(key, _AUGMENTING)
-        batch = problem.batch(view.data, order, rows.count, index * batch_size, batch_size, augmenting)
+        if problem.privacy:
+            problem, batch = private_gradients.start_step(problem, progress.params, view, batch_size, only, key)
+        else:
+            augmenting = jax.random.fold_in(key, _AUGMENTING)
+            batch = problem.batch(view.data, order, rows.count, index * batch_size, batch_size, augmenting)
         ((loss, state), direction), own = rule.update(
             progress.gradient, problem, progress.params, progress.state, batch, view, key
         )
@@ -249,7 +257,8 @@ def _build_step(
             updates = tree.scale(rate(1.0, schedule, view), updates)
         if factor:
             updates = tree.scale(factor(view), updates)
-        count, drift, params = jnp.sum(batch.mask), progress.drift, optax.apply_updates(progress.params, updates)
+        loss, mask = unseal((loss, batch.mask))
+        count, drift, params = jnp.sum(mask), progress.drift, optax.apply_updates(progress.params, updates)
         if drift is not None:
             drift = drift + tree.squared_norm(tree.subtract(params, view.start["params"]))
         losses, num_examples = progress.loss + loss * count, progress.num_examples + count

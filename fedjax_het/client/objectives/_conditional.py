@@ -11,7 +11,7 @@ from fedjax_het.client.objectives._contrastive import normalized
 from fedjax_het.client.objectives._supervised import masked_mean
 from fedjax_het.errors import InputError
 from fedjax_het.labels import cross_entropies
-from fedjax_het.problem import ForwardPass
+from fedjax_het.problem import ForwardPass, compares_examples
 from fedjax_het.types import Array
 from fedjax_het.validation import NonNegative, Positive, validate_arguments
 
@@ -34,6 +34,7 @@ def representation_discrepancy(weight: NonNegative = 1.0, bandwidths: Sequence[P
         Zhang et al., FedCP, KDD 2023. arXiv:2307.01217; code TsingZ0/FedCP.
     """
 
+    @compares_examples
     def representation_discrepancy(forward: ForwardPass) -> Array:
         if "representation" not in forward.outputs.extras:
             raise InputError("representation_discrepancy: the model has no gate. Use fh.models.with_gate.")
@@ -92,6 +93,7 @@ def class_distance(weight: NonNegative = 0.01) -> Term:
         Zhang et al., GPFL, ICCV 2023. arXiv:2308.10279; code TsingZ0/GPFL.
     """
 
+    @compares_examples
     def class_distance(forward: ForwardPass) -> Array:
         targets = forward.view.start["params"]["embedding"]["classes"][forward.batch.labels]
         squares = jnp.sum(jnp.square(_generic(forward, "class_distance") - targets), axis=-1)

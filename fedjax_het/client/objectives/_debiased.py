@@ -12,7 +12,7 @@ from fedjax_het.algorithm import Term
 from fedjax_het.client.objectives._supervised import count_classes
 from fedjax_het.errors import InputError
 from fedjax_het.labels import cross_entropies, is_counted
-from fedjax_het.problem import ForwardPass
+from fedjax_het.problem import ForwardPass, compares_examples
 from fedjax_het.types import Array, ClientData, Params
 from fedjax_het.validation import CountOrZero, Fraction, validate_arguments
 
@@ -75,7 +75,7 @@ def debiased_cross_entropy(
         total = jnp.sum(weights if normalise == "weights" else is_example)
         return jnp.sum(weights * losses) / tree.positive_or_one(total)
 
-    return debiased_cross_entropy
+    return compares_examples(debiased_cross_entropy) if normalise == "weights" else debiased_cross_entropy
 
 
 def few_shot_classes(data: ClientData, num_classes: int, share: float = 0.5) -> Array:

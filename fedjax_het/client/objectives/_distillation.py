@@ -11,7 +11,7 @@ from fedjax_het.client.objectives._supervised import masked_mean
 from fedjax_het.errors import InputError
 from fedjax_het.generation import generate
 from fedjax_het.labels import check_classes, cross_entropies, mean_over_labels
-from fedjax_het.problem import ForwardPass
+from fedjax_het.problem import ForwardPass, compares_examples
 from fedjax_het.types import Array, Key
 from fedjax_het.validation import Count, Fraction, NonNegative, validate_arguments
 
@@ -85,6 +85,7 @@ def adaptive_distillation(gradients: Gradients = "own", over_classes: OverClasse
         arXiv:2108.13323; code wuch15/FedKD.
     """
 
+    @compares_examples
     def adaptive_distillation(forward: ForwardPass) -> Array:
         labels, mask = forward.batch.labels, forward.batch.mask
         theirs = _common_outputs(forward, "adaptive_distillation")
@@ -179,6 +180,7 @@ def generated_features(
     """
     draw_labels = draw_labels or _draw_known
 
+    @compares_examples
     def generated_features(forward: ForwardPass) -> Array:
         if "generator" not in forward.view.received.base:
             raise InputError(

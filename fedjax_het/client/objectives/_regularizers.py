@@ -10,7 +10,7 @@ from fedjax_het import tree
 from fedjax_het.algorithm import Term
 from fedjax_het.client.objectives._supervised import cross_entropy, masked_mean
 from fedjax_het.labels import check_classes, flatten_positions
-from fedjax_het.problem import ForwardPass
+from fedjax_het.problem import ForwardPass, compares_examples
 from fedjax_het.types import Array, Params
 from fedjax_het.validation import NonNegative, validate_arguments
 
@@ -125,6 +125,7 @@ def invariance(gamma: NonNegative = 0.001, debias: bool = False) -> Term:
         2023; official code YamingGuo98/FedIIR, domainbed/algorithms.py.
     """
 
+    @compares_examples
     def invariance(forward: ForwardPass) -> Array:
         published = forward.view.received.published["mean_gradient"]
         target = published["mean"]
@@ -190,4 +191,4 @@ def margin(lam: NonNegative = 0.03, form: MarginForm = "logits_mean") -> Term:
         logits, mask = flatten_positions(forward.outputs.logits, forward.batch.labels, forward.batch.mask)
         return lam * MARGIN_FORMS[form](logits, mask)
 
-    return margin
+    return compares_examples(margin) if form.endswith("_batch") else margin

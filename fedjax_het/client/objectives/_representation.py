@@ -10,7 +10,7 @@ from fedjax_het.algorithm import Term
 from fedjax_het.client.objectives._supervised import masked_mean
 from fedjax_het.errors import InputError
 from fedjax_het.labels import check_classes, flatten_positions
-from fedjax_het.problem import ForwardPass
+from fedjax_het.problem import ForwardPass, compares_examples
 from fedjax_het.types import Array
 from fedjax_het.validation import NonNegative, Positive, validate_arguments
 
@@ -119,6 +119,7 @@ def decorrelation(beta: NonNegative = 0.1, form: DecorrelationForm = "released")
         2023. arXiv:2210.00226; code bytedance/FedDecorr.
     """
 
+    @compares_examples
     def decorrelation(forward: ForwardPass) -> Array:
         features = forward.outputs.features
         if features.ndim != 2:

@@ -10,7 +10,7 @@ from fedjax_het import tree
 from fedjax_het.algorithm import Term
 from fedjax_het.errors import InputError
 from fedjax_het.labels import are_times, check_classes, cox_losses, cross_entropies, is_counted, mean_over_labels
-from fedjax_het.problem import ForwardPass
+from fedjax_het.problem import ForwardPass, compares_examples
 from fedjax_het.types import Array, ClientData
 from fedjax_het.validation import NonNegative, validate_arguments
 
@@ -136,6 +136,7 @@ def dice(weight: NonNegative = 1.0, smooth: NonNegative = 1e-5) -> Term:
         Jiang et al., HarmoFL, AAAI 2022; official code med-air/HarmoFL, utils/loss.py.
     """
 
+    @compares_examples
     def dice(forward: ForwardPass) -> Array:
         return weight * soft_dice(forward.outputs.logits, forward.batch.labels, forward.batch.mask, smooth)
 
@@ -163,6 +164,7 @@ def cox(weight: NonNegative = 1.0) -> Term:
         Cox, Regression Models and Life-Tables, 1972. FLamby: arXiv:2210.04620
     """
 
+    @compares_examples
     def cox(forward: ForwardPass) -> Array:
         labels, mask = forward.batch.labels, forward.batch.mask
         if not are_times(labels):

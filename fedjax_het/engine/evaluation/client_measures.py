@@ -8,7 +8,8 @@ import jax.numpy as jnp
 
 from fedjax_het import tree
 from fedjax_het.algorithm import Measure
-from fedjax_het.problem import HIDDEN_TEST_ROWS, Problem, SlotView
+from fedjax_het.placeholders import HIDDEN_TEST_ROWS
+from fedjax_het.problem import Problem, SlotView
 from fedjax_het.types import Array, Broadcast, ClientData, ClientView, PyTree, Variables
 
 Total = TypeVar("Total", bound=PyTree)

@@ -29,7 +29,7 @@ from fedjax_het.engine.parallel.compilation import replicated_shapes
 from fedjax_het.engine.round.client_step import Cohort
 from fedjax_het.engine.storage.client_store import ClientStore
 from fedjax_het.labels import are_tokens
-from fedjax_het.problem import HIDDEN_TEST_ROWS
+from fedjax_het.placeholders import HIDDEN_TEST_ROWS
 from fedjax_het.types import (
     Array,
     ClientData,

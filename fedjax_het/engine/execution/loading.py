@@ -18,7 +18,7 @@ from fedjax_het.engine.execution.trace import TracedRound
 from fedjax_het.engine.parallel.compilation import compile_program, replicated_shapes
 from fedjax_het.engine.round.client_step import Cohort
 from fedjax_het.engine.round.event_schedule import EventSchedule
-from fedjax_het.problem import HIDDEN_TEST_ROWS
+from fedjax_het.placeholders import HIDDEN_TEST_ROWS
 from fedjax_het.types import Array, ClientData, Examples, HostArray, Key, PublicInputs, PyTree, Rows
 
 

@@ -1,6 +1,6 @@
 """Tracing of a round: checks the shapes and consistency of an algorithm's slots before compilation."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
@@ -83,6 +83,7 @@ def trace_round(spec: RunSpec, layout: Layout) -> TracedRound:
     for algorithm in spec.sweep.algorithms:
         _check_steps(algorithm, federation)
         _check_named_clients(algorithm, federation)
+        _check_record_privacy(algorithm, federation)
     _check_public(spec.algorithm, federation)
     _check_moments(spec.algorithm, federation)
     _check_batch_norm(spec.algorithm, round.problem, federation)
@@ -202,16 +203,31 @@ def _check_public(algorithm: Algorithm, federation: Federation) -> None:
 
 def _check_moments(algorithm: Algorithm, federation: Federation) -> None:
     prepare = federation.prepare
-    if hides_examples(algorithm.uplink) and prepare.moments is not None and not prepare.are_moments_public:
+    is_private = hides_examples(algorithm.uplink) or algorithm.record_privacy is not None
+    if is_private and prepare.moments is not None and not prepare.are_moments_public:
         raise InputError(
             "standardise: the moments of all clients' examples would be published without noise, which no guarantee "
             "covers. Set known constants, standardise=[(mean, deviation), ...] per channel, or standardise=False."
         )
 
 
+def _check_record_privacy(algorithm: Algorithm, federation: Federation) -> None:
+    noise = algorithm.record_privacy and algorithm.record_privacy.noise_multiplier
+    if isinstance(noise, Sequence) and len(noise) != federation.num_clients:
+        raise InputError(
+            f"record_privacy: noise_multiplier has {len(noise)} numbers for {federation.num_clients} clients. Give one "
+            "number per client, or one for all."
+        )
+
+
 def _check_batch_norm(algorithm: Algorithm, problem: Problem, federation: Federation) -> None:
     example = jax.eval_shape(lambda inputs: federation.prepare(inputs[:1]), federation.data.examples.inputs)
     norms = [path for path, layer in problem.model.layers(example).items() if issubclass(layer, nn.BatchNorm)]
+    if norms and algorithm.record_privacy:
+        raise InputError(
+            f"record_privacy: batch normalization ({norms[0]}) mixes the examples of a batch, which then have no "
+            "gradients of their own. Use a model with norm='group' or 'none'."
+        )
     if norms and algorithm.local_update.batch_size == 1:
         raise InputError(
             f"batch_size: batches of one example have no variance for batch normalisation ({norms[0]}) to divide by. "

@@ -14,7 +14,8 @@ from fedjax_het.engine.round.asynchronous import Asynchronous
 from fedjax_het.engine.round.timing import Timing
 from fedjax_het.engine.round.update_plan import UpdateSums, pack_for, stream_sums
 from fedjax_het.errors import InputError
-from fedjax_het.problem import HIDDEN_TEST_ROWS, MissingSlotError, Problem, SlotView
+from fedjax_het.placeholders import HIDDEN_TEST_ROWS, MissingSlotError, refuse_sealed
+from fedjax_het.problem import Problem, SlotView
 from fedjax_het.types import (
     Array,
     Broadcast,
@@ -159,7 +160,7 @@ def train_client(
     after = before._replace(
         local=trained.variables,
         optimizer=trained.optimizer,
-        metrics=trained.metrics,
+        metrics=problem.seal(trained.metrics),
         num_steps=trained.num_steps,
         results=SlotView("results", trained.results),
     )
@@ -174,8 +175,7 @@ def train_client(
     )
     state = ClientState(personal, memory, member.state.rounds + 1)
 
-    has_examples = jnp.logical_and(member.is_here, member.rows[0].count > 0)
-    is_late = seconds = None
+    has_examples, is_late, seconds = jnp.logical_and(member.is_here, member.rows[0].count > 0), None, None
     if timing:
         seconds = timing.measure(jnp.asarray(member.client), num_clients, trained.num_steps)
         seconds = jnp.where(has_examples, seconds, 0)
@@ -294,7 +294,7 @@ def _evaluate_measures(
     values = {}
     for name, measure in measures.items():
         try:
-            values[name] = measure(problem, view)
+            values[name] = refuse_sealed(measure(problem, view))
         except MissingSlotError as error:
             raise InputError(f"{kind} '{name}' {error}") from None
     return values

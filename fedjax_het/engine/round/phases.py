@@ -23,7 +23,8 @@ from fedjax_het.engine.round.client_step import ClientResult, Cohort, CohortMemb
 from fedjax_het.engine.round.participation import Participation, derive_keys
 from fedjax_het.engine.round.timing import Timing
 from fedjax_het.engine.round.update_plan import pack_for
-from fedjax_het.problem import HIDDEN_EXAMPLE_COUNTS, Problem, SlotView, order_public
+from fedjax_het.placeholders import HIDDEN_EXAMPLE_COUNTS
+from fedjax_het.problem import Problem, SlotView, order_public
 from fedjax_het.types import (
     Array,
     Broadcast,
@@ -118,8 +119,8 @@ def train_cohort(
     own_keys = clients_key if cohort.draw is None else jax.vmap(derive_keys, (None, 0))(key, cohort.draw)[:, 1]
     members = client_step.cohort_members(state.clients, data, cohort, own_keys)
     ids = jnp.asarray(cohort.ids[: spec.cohort_size])
-    meeting, rule = None, spec.algorithm.mixing
-    if rule:
+    meeting = None
+    if rule := spec.algorithm.mixing:
         is_shifted = spec.participation.is_everyone and spec.layout.num_devices > 1
         meeting = mixing.Meeting(rule, spec.num_clients, clients_key, state.server.round, ids, is_shifted)
         is_here = members.is_here & (members.rows[0].count > 0)
@@ -140,8 +141,8 @@ def train_cohort(
     if meeting:
         before = state._replace(clients=_unpad(spec, state.clients))
         after = mixing.mix_after(meeting, spec.num_training, before, after)
-    answers = _unpad(spec, members.answers)
-    return after, metrics, RoundMessages(common.received, answers, decision.uploads, decision.replies)
+    messages = RoundMessages(common.received, _unpad(spec, members.answers), decision.uploads, decision.replies)
+    return after, metrics, messages
 
 
 def broadcast(spec: RoundSpec, server: ServerState) -> Broadcast:
@@ -201,10 +202,9 @@ def update_server(
     uploads = arrived._replace(update={}, reports=SlotView("reports", arrived.reports))
     if uplink.hides_examples(algorithm.uplink):
         uploads = uploads._replace(num_examples=HIDDEN_EXAMPLE_COUNTS)
-    is_present, updates = replicate(results.is_present), StackedUpdates(arrived.update, layout)
-    own_key, public = jax.random.fold_in(key, jnp.uint32(_VIEW)), common.examples.public
-    uploads = jax.tree.map(replicate, uploads)
-    view = ServerView(received, uploads, ids, is_present, spec.num_training, updates, own_key, public)
+    is_present, uploads = jax.tree.map(replicate, (results.is_present, uploads))
+    updates, own_key = StackedUpdates(arrived.update, layout), jax.random.fold_in(key, jnp.uint32(_VIEW))
+    view = ServerView(received, uploads, ids, is_present, spec.num_training, updates, own_key, common.examples.public)
     if uplink.is_stacked(algorithm.uplink):
         tensors = uplink.corrupt(algorithm.uplink, updates.tensors(), view, server, spec.num_clients, key)
         arrived = arrived._replace(update=pack_for(algorithm.aggregator, tensors))

@@ -17,6 +17,7 @@ from fedjax_het.engine.round.event_schedule import EventSchedule
 from fedjax_het.engine.round.participation import Participation, derive_keys, full
 from fedjax_het.engine.round.phases import RoundMessages, RoundMetrics, RoundSpec, train_cohort
 from fedjax_het.engine.round.timing import Timing
+from fedjax_het.placeholders import seal
 from fedjax_het.problem import Problem
 from fedjax_het.types import Array, ClientData, HostArray, Key, Model, PyTree, State
 
@@ -109,7 +110,7 @@ def make_round(
     )
     mixing.check_mixing(algorithm, num_clients, is_asynchronous=asynchronous is not None)
     model_choice.check_models(algorithm, is_asynchronous=asynchronous is not None)
-    train = partial(train_cohort, spec)
+    train = partial(train_cohort if algorithm.record_privacy is None else train_privately, spec)
 
     def init(key: Key, data: ClientData) -> State:
         return initialization.broadcast_clients(
@@ -160,6 +161,16 @@ def draw_cohort(
     is_here = padded(jnp.ones(size, bool))
     slots = padded(events.clients), is_here, padded(events.start), padded(events.draw)
     return Cohort(*slots, events.num_late, events.seconds)
+
+
+def train_privately(
+    spec: RoundSpec, state: State, cohort: Cohort, data: ClientData, key: Key
+) -> tuple[State, RoundMetrics, RoundMessages]:
+    """Run one round in which only noisy gradients read the examples; otherwise as `train_cohort`."""
+    examples, problem = data.examples, spec.problem._replace(privacy=spec.algorithm.record_privacy)
+    inputs, labels = seal((examples.inputs, examples.labels))
+    sealed = examples._replace(inputs=inputs, labels=labels)
+    return train_cohort(spec._replace(problem=problem), state, cohort, data._replace(examples=sealed), key)
 
 
 def with_population(train: Callable, is_everyone: bool, layout: Layout) -> Callable:

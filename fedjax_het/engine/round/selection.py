@@ -21,10 +21,10 @@ def check_selection(algorithm: Algorithm, participation: Participation) -> None:
     """Raise InputError where the clients that train must not depend on what clients report."""
     if not participation.reads_reports:
         return
-    if uplink.hides_examples(algorithm.uplink):
+    if uplink.hides_examples(algorithm.uplink) or algorithm.record_privacy:
         raise InputError(
-            "participation: this rule reads numbers that clients report without noise, which no guarantee of the "
-            "uplink covers. Use uniform (cohort_size), poisson or all clients."
+            "participation: this rule reads numbers that clients report without noise, which no guarantee of privacy "
+            "covers. Use uniform (cohort_size), poisson or all clients."
         )
     if algorithm.mixing:
         raise InputError("participation: a rule that reads reports needs a server. Use uniform, or another algorithm.")

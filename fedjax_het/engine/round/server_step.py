@@ -15,7 +15,8 @@ from fedjax_het.algorithm import Aggregator, Summary
 from fedjax_het.engine.parallel.update_stack import StackedUpdates
 from fedjax_het.engine.round.update_plan import AGGREGATOR, UpdateSums, streamed_sums, summary_key
 from fedjax_het.errors import InputError
-from fedjax_het.problem import MissingSlotError, Problem
+from fedjax_het.placeholders import MissingSlotError
+from fedjax_het.problem import Problem
 from fedjax_het.types import Aggregate, Array, Named, PyTree, ServerState, ServerView, Variables
 
 

@@ -17,7 +17,8 @@ from fedjax_het.algorithm import Aggregator, Algorithm, Summary
 from fedjax_het.engine.parallel.update_stack import pack
 from fedjax_het.engine.round import uplink
 from fedjax_het.errors import InputError
-from fedjax_het.problem import HIDDEN_EXAMPLE_COUNTS, MissingSlotError, SlotView
+from fedjax_het.placeholders import HIDDEN_EXAMPLE_COUNTS, MissingSlotError
+from fedjax_het.problem import SlotView
 from fedjax_het.types import Array, PyTree, Upload, Variables, WeightedSum
 
 AGGREGATOR = "aggregator"  # the key of the aggregator's sums; those of a summary have the key of `summary_key`

@@ -1,17 +1,9 @@
-"""Privacy accounting: epsilon from the noise multiplier of a run, and the noise multiplier from epsilon.
-
-Privacy is client-level: (epsilon, delta) bounds how well an observer of all models of a run can distinguish it from a
-run in which one client is replaced or absent. Nothing here runs on a device. The accountant is dp-accounting (extra
-`privacy`), which is imported on first use.
-
-    epsilon(3.0, PoissonSampling(0.1), rounds=512, delta=1e-6)                  # 3.77
-    noise_multiplier(2.0, PoissonSampling(1e-3), rounds=1500, delta=1e-6)       # 0.616
-"""
+"""The accountant: epsilon from the noise multiplier, and the noise multiplier from epsilon."""
 
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from types import ModuleType
 from typing import Any, Literal
@@ -30,7 +22,9 @@ from fedjax_het.validation import (
 )
 
 Accountant = Literal["auto", "pld", "rdp"]
+Unit = Literal["client", "example"]
 _INTERVAL = 1e-4  # of the grid of privacy losses; a coarser one gives a larger epsilon, never a smaller one
+_STEP_INTERVAL = 1e-3  # the same for steps on examples, for which there is an epsilon of every client
 _LARGEST_EPSILON = 1e5  # beyond it the accountants run out of memory, and there is no protection
 _MIN_MULTIPLIER, _MAX_MULTIPLIER, _FIRST_GUESS, _TOLERANCE = 0.1, 1e6, 2.0, 1e-6  # of the search for a multiplier
 
@@ -39,11 +33,15 @@ _MIN_MULTIPLIER, _MAX_MULTIPLIER, _FIRST_GUESS, _TOLERANCE = 0.1, 1e6, 2.0, 1e-6
 class PoissonSampling:
     """Each client takes part in a round with the same probability, independently of the others.
 
+    With unit="example", it is the sampling of a client's examples for a step, and the rounds of the accountant are
+    steps.
+
     Args:
         probability: q. 1: all clients in every round.
         num_clients: N; only with `slots`.
         slots: The number of slots per round; if more clients are drawn, a random subset is left out (default None, as
             many slots as clients).
+        unit: What is protected: a "client", or an "example" of a client.
 
     Raises:
         InputError: A number is out of range, or only one of `num_clients` and `slots` is given.
@@ -52,6 +50,7 @@ class PoissonSampling:
     probability: PositiveFraction
     num_clients: Count | None = None
     slots: Count | None = None
+    unit: Unit = "client"
 
     def __post_init__(self):
         check_constraints(constraints(PoissonSampling), vars(self))
@@ -65,7 +64,7 @@ class PoissonSampling:
 
     @property
     def neighbors(self) -> str:
-        return "add or remove one client"
+        return f"add or remove one {self.unit}"
 
     def __str__(self) -> str:
         slots = f", {self.slots} places" if self.is_truncated else ""
@@ -236,7 +235,8 @@ def _epsilon(noise_multiplier: float, sampling: Sampling, rounds: int, delta: fl
     """Epsilon; infinity if it is too large, which the fast Rényi accountant detects."""
     estimate = 0.0
     if kind == "pld":
-        plain = PoissonSampling(sampling.probability) if isinstance(sampling, PoissonSampling) else sampling
+        is_poisson = isinstance(sampling, PoissonSampling)
+        plain = replace(sampling, num_clients=None, slots=None) if is_poisson else sampling
         estimate = _epsilon(noise_multiplier, plain, rounds, delta, "rdp")
         if estimate > _LARGEST_EPSILON:
             return float("inf")
@@ -249,12 +249,14 @@ def _epsilon(noise_multiplier: float, sampling: Sampling, rounds: int, delta: fl
 def _make_accountant(sampling: Sampling, kind: str, epsilon: float) -> Any:
     """An accountant for an epsilon of this size; above 11, a coarser grid of privacy losses saves minutes."""
     accounting = _import_accounting()
-    is_added = isinstance(sampling, PoissonSampling)
-    relation = accounting.NeighboringRelation
-    relation = relation.ADD_OR_REMOVE_ONE if is_added else relation.REPLACE_ONE
+    relation, unit = accounting.NeighboringRelation.REPLACE_ONE, "client"
+    if isinstance(sampling, PoissonSampling):
+        relation, unit = accounting.NeighboringRelation.ADD_OR_REMOVE_ONE, sampling.unit
     if kind == "rdp":
         return accounting.rdp.RdpAccountant(neighboring_relation=relation)
     interval = _INTERVAL * min(max(1.0, epsilon - 10), 1e3)
+    if unit == "example":
+        interval = _STEP_INTERVAL * min(max(1.0, epsilon / 20), 1e2)
     return accounting.pld.PLDAccountant(relation, value_discretization_interval=interval)
 
 
