@@ -204,7 +204,7 @@ class UpdateStack(Protocol):
         """Return the leaves [cohort, ...], in float32, for rules that sort or choose coordinates."""
 
     def select(self, is_chosen: "Callable[[str], bool]") -> "UpdateStack":
-        """Return the stack of those leaves alone whose path, "params/conv_0/kernel", is chosen."""
+        """Return the stack of the leaves whose path, "params/conv_0/kernel", is chosen."""
 
     def by_tensor(self) -> "UpdateStack":
         """Return the stack read leaf by leaf: `gram` is [leaves, cohort, cohort], `combine` takes [leaves, cohort]."""
@@ -255,18 +255,18 @@ class Context(NamedTuple):
 
 
 class Outputs(NamedTuple):
-    """The outputs of a model."""
+    """The outputs of a model. Features are [batch, feature], or [batch, height, width, feature]."""
 
-    features: Float[Array, "batch ..."]  # [batch, feature], or [batch, height, width, feature]
+    features: Float[Array, "batch ..."]
     logits: Float[Array, "batch *pixels class"]
     extras: Named
 
 
 class Leaf(NamedTuple):
-    """A leaf of a model."""
+    """A leaf of a model, by its path, "params/block_0/norm/scale", and the class of its layer; None if it has none."""
 
-    path: str  # "params/block_0/norm/scale"
-    layer: type | None  # the class of the layer that owns it; None where the model names no layer there
+    path: str
+    layer: type | None
 
 
 LeafRule = Callable[[Leaf], bool]  # leaf -> whether it is chosen; see `fedjax_het.sharing`
@@ -280,11 +280,10 @@ class Model(NamedTuple):
     classify(params, features) -> logits, from the head at ``params/classifier``.
     layers(inputs) -> {path of a layer, "block_0/norm": its class}; sharing rules read it.
 
-    A leaf that one of the rules in `frozen` chooses never changes. There is one copy of it for all clients, without
-    gradient or optimizer state, and it is never sent. A leaf that one of the rules in `base` chooses is changed by the
-    server alone, which sends it to clients. The other leaves are trained, and shared or personal.
-
+    Leaves that a rule in `frozen` chooses never change; there is one copy for all clients, and it is never sent. Those
+    that a rule in `base` chooses are changed by the server alone, which sends them. The others are trained.
     published: Names and configuration in published files, a `fedjax_het.models.Published`; None if there are none.
+    groups: Groups of clients with networks of their own, see `fedjax_het.models.grouped`.
     term_scale(variables, layer, name) -> s of a low-rank term s A B, by its layer and name; None without such terms.
     narrowest(key, inputs) -> variables with one unit in every hidden layer, for their shapes; None: no smaller width.
     """
@@ -298,3 +297,4 @@ class Model(NamedTuple):
     published: Any = None
     term_scale: Callable[[Variables, str, str], Array | float] | None = None
     narrowest: Callable[[Key, Array], Variables] | None = None
+    groups: Any = None

@@ -14,7 +14,7 @@ from fedjax_het.algorithm import Algorithm, OutputMixture
 from fedjax_het.algorithms import ALGORITHMS, FAMILIES
 from fedjax_het.data import Federation
 from fedjax_het.engine.evaluation.evaluate import evaluated_model
-from fedjax_het.engine.evaluation.scoring import mean_personal_variables
+from fedjax_het.engine.evaluation.personal_means import mean_personal_variables
 from fedjax_het.engine.parallel.layout import Layout, vmapped
 from fedjax_het.engine.round.participation import Participation
 from fedjax_het.engine.round.program import Round, make_round

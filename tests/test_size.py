@@ -9,7 +9,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 @pytest.mark.parametrize(
     ("folders", "max_lines", "max_files"),
-    [(("fedjax_het", "experiments"), 62_711, 475), (("tests",), 44_380, 331)],
+    [(("fedjax_het", "experiments"), 63_004, 479), (("tests",), 44_510, 332)],
 )
 def test_code_stays_within_its_budget(folders, max_lines, max_files):
     files = [path for folder in folders for path in (ROOT / folder).rglob("*.py")]

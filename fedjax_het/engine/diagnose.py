@@ -74,7 +74,7 @@ def make_diagnosis(
     def measure(
         hyper_parameters: Mapping[str, Array], state: State, batch: CohortBatch, examples: Examples, key: Key
     ) -> DiagnosticValues:
-        if spec.algorithm.models:
+        if spec.algorithm.models or spec.model.groups:
             raise InputError(
                 f"diagnostics: {', '.join(diagnostics)} compare clients with one model of the server, and there are "
                 "several. Leave diagnostics out; per_client.csv has the model of each client."

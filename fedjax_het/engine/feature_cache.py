@@ -65,6 +65,8 @@ def cache_features(
         raise InputError(
             "cache_features: inputs are augmented and differ in each epoch. Turn off augmentation or cache_features."
         )
+    if model.groups:
+        raise InputError("cache_features: clients have networks of different architecture. Turn off cache_features.")
     if federation.examples.public is not None:
         raise InputError("cache_features: public examples are not cached. Leave out public, or cache_features.")
     stored = federation.examples.inputs

@@ -12,8 +12,9 @@ from fedjax_het import tree
 from fedjax_het.algorithm import Algorithm, OutputMixture
 from fedjax_het.data.federation import Federation
 from fedjax_het.engine.evaluation.evaluate import BATCH, evaluated_model
+from fedjax_het.engine.evaluation.personal_means import mean_personal_variables
 from fedjax_het.engine.evaluation.predictions import confusion_matrix
-from fedjax_het.engine.evaluation.scoring import mean_personal_variables, score_own_models
+from fedjax_het.engine.evaluation.scoring import score_own_models
 from fedjax_het.engine.execution.run_spec import RunSpec
 from fedjax_het.engine.parallel.layout import vmapped
 from fedjax_het.engine.parallel.runs import Sweep
@@ -94,7 +95,7 @@ def predict(
     clients = state.clients.take_all() if isinstance(state.clients, ClientStore) else state.clients
     server, clients = jax.tree.map(lambda x: x[run], (state.server, clients))
     shared = round.problem.evaluated(server)
-    mean_personal = mean_personal_variables(clients, federation.num_clients)
+    mean_personal = mean_personal_variables(clients, federation.num_clients, groups=round.problem.model.groups)
     whole = evaluated_model(round.algorithm, round.problem, server, mean_personal)
     block = Cohort(np.array([client or 0]), np.array([True]))
     own, data = tree.take(clients, block.ids), cohort_data(federation.data, block)

@@ -25,6 +25,7 @@ from fedjax_het.models._exits import with_exits
 from fedjax_het.models._frozen import freeze, no_adapter, train_only
 from fedjax_het.models._generator import with_generator
 from fedjax_het.models._gpt2 import GPT2_NAMES, gpt2
+from fedjax_het.models._grouped import ClientGroups, grouped
 from fedjax_het.models._layers import Conv, UpConv, avg_pool, max_pool
 from fedjax_het.models._llama import LLAMA_NAMES, llama
 from fedjax_het.models._lora import AdapterSettings, LowRank, lora, lora_scale, server_kernels
@@ -108,6 +109,7 @@ __all__ = [
     "TORCH_NAMES",
     "AdapterSettings",
     "Band",
+    "ClientGroups",
     "ContextSettings",
     "Conv",
     "FirstAverage",
@@ -136,6 +138,7 @@ __all__ = [
     "freeze",
     "from_flax",
     "gpt2",
+    "grouped",
     "harmofl_densenet",
     "lenet",
     "llama",

@@ -188,7 +188,7 @@ def call_factory(factory: Callable[..., Any], arguments: Mapping[str, Any], wher
         return factory(**given, **arguments)
     except ValueError as error:
         name = str(error).partition(": ")[0]
-        is_argument = name in arguments or isinstance(arguments.get(name.partition(".")[0]), Mapping)
+        is_argument = name in arguments or isinstance(arguments.get(name.partition(".")[0]), Mapping | tuple)
         raise InputError(f"{where}{'.' if is_argument else ': '}{error}") from error
 
 

@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 from fedjax_het.algorithms import ALGORITHMS
 from fedjax_het.cli import trackers
 from fedjax_het.cli.configuration import calls
+from fedjax_het.cli.configuration.grouped import grouped
 from fedjax_het.cli.configuration.privacy import PrivacyBudget
 from fedjax_het.cli.runs import setting_text
 from fedjax_het.client.objectives import TaskLoss
@@ -95,7 +96,9 @@ _SPLIT = calls.read_signature(federate, given=("dataset", "partition", "unseen_d
 TABLES = {
     "algorithm": TableSpec(ALGORITHMS),
     f"algorithm.{SCHEDULE}": TableSpec(SCHEDULES),
-    "model": TableSpec(MODELS, given=("num_classes",), fixed={"cache_features": calls.Setting(bool, False)}),
+    "model": TableSpec(
+        {**MODELS, "grouped": grouped}, given=("num_classes",), fixed={"cache_features": calls.Setting(bool, False)}
+    ),
     "model.adapter": TableSpec(ADAPTERS),
     "data": TableSpec(SOURCES, given=("name",), fixed=_SPLIT),
     "data.partition": TableSpec(PARTITIONS),

@@ -11,7 +11,7 @@ from fedjax_het.cli.configuration import build, settings
 from fedjax_het.cli.runs.run_directory import RunDirectory, run_identity
 from fedjax_het.cli.runs.run_files import RESOLVED
 from fedjax_het.data import Federation
-from fedjax_het.engine.evaluation.scoring import mean_personal_variables
+from fedjax_het.engine.evaluation.personal_means import mean_personal_variables
 from fedjax_het.engine.execution.run_spec import RunSpec
 from fedjax_het.engine.round.program import Round
 from fedjax_het.errors import InputError
@@ -56,10 +56,10 @@ def load_model(workdir: Path, seed: int | None = None, *, for_pytorch: bool = Tr
     state, rounds, round, parts = restore_last(directory, run_settings)
     problem = round.problem
     seed_state = jax.tree.map(lambda x: x[0 if seed is None else seeds.index(seed)], state)
-    if round.algorithm.models:
+    if round.algorithm.models or problem.model.groups:
         raise InputError(
-            "--workdir: the run has several models of the server, and this command works with one. Read "
-            "`history.state.server.shared` in Python, leaves [runs, models, ...]."
+            "--workdir: the run has several models, and this command works with one. In Python, read "
+            "`history.state.server.shared` with leaves [runs, models, ...], or `history.state.clients.personal`."
         )
     mean = mean_personal_variables(seed_state.clients, len(seed_state.clients.rounds))
     variables = tree.merge(problem.whole_model(seed_state.server), mean)

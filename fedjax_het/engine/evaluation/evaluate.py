@@ -177,6 +177,10 @@ def evaluated_model(
     algorithm: Algorithm, problem: Problem, server: ServerState, mean_personal: Variables
 ) -> Variables | OutputMixture:
     """The server's model for held-out examples; of several models, the weighted mean of their logits."""
+    if groups := problem.model.groups:
+        fixed = problem.whole_model(server)
+        means = [tree.take(mean_personal, number) | groups.select(number) for number in range(groups.size)]
+        return OutputMixture(tuple(tree.merge(fixed, mean) for mean in means), (1 / groups.size,) * groups.size)
     variables = tree.merge(problem.whole_model(server), mean_personal)
     if algorithm.models is None:
         return variables

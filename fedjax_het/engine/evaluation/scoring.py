@@ -12,11 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Int
 
-from fedjax_het import tree
 from fedjax_het._internal.keys import make_key
 from fedjax_het.algorithm import Algorithm, OutputMixture
 from fedjax_het.engine.evaluation.segmentation_metrics import OVERLAP_METRICS, overlap_metrics
-from fedjax_het.engine.parallel.layout import Layout, vmapped
+from fedjax_het.engine.parallel.layout import Layout
 from fedjax_het.engine.round import server_step
 from fedjax_het.engine.round.client_step import Cohort, CohortMember, Common, cohort_members, make_personal_model
 from fedjax_het.labels import (
@@ -164,12 +163,14 @@ def score_own_models(
     ) -> dict[str, tuple[Array, Array | None]]:
         member, own_tables = client
         variables, model = make_personal_model(algorithm, problem, common, member)
-        scores = {name: score_rows(common, variables, own) for name, own in own_tables.items()}
+        bound = common.bind(problem, member.client)
+        scores = {name: score_rows(bound, common, variables, own) for name, own in own_tables.items()}
         return scores if model is None else scores | {MODEL: (model[None].astype(float), None)}
 
-    def score_rows(common: Common, variables: Variables | OutputMixture, own: Rows) -> tuple[Array, Array | None]:
+    def score_rows(
+        bound: Problem, common: Common, variables: Variables | OutputMixture, own: Rows
+    ) -> tuple[Array, Array | None]:
         received, examples, size = common.received, common.examples, own.even_batch_size(batch_size)
-        bound = common.bind(problem)
         capacity = own.index.shape[0]
 
         def score(places: Array, is_example: Array) -> tuple[Array, Array | None]:
@@ -199,46 +200,6 @@ def rows_of_block(rows: Rows, block: Cohort) -> Rows:
     """The rows of a block of clients, from a table with one row per client or a single row for all."""
     row_number = block.ids % rows.count.shape[0]
     return Rows(rows.index[row_number], jnp.where(block.is_here, rows.count[row_number], 0))
-
-
-def trained_client_weights(rounds: Array) -> Array:
-    """[clients]: weights of the mean over clients that have trained, or over all clients if none has."""
-    has_trained = (rounds > 0) | ~jnp.any(rounds > 0)
-    return has_trained / jnp.sum(has_trained)
-
-
-def add_weighted(total: Variables, personal: Variables, shares: Array) -> Variables:
-    """Add a weighted sum over clients of their personal variables."""
-    return tree.add(total, tree.weighted_sum(personal, shares))
-
-
-def mean_personal_variables(
-    clients: ClientState, num_clients: int, layout: Layout = vmapped, block_size: int | None = None
-) -> Variables:
-    """The mean of personal leaves over clients that have trained, or over all clients if none has.
-
-    Args:
-        clients: Leaves [num_clients or more, ...]; rows beyond num_clients are ignored.
-        num_clients: The number of clients.
-        layout: The layout of the client axis. Every device sums all clients, in the order of a streaming evaluation.
-        block_size: The number of clients summed at a time; None: all.
-    """
-    block_size, weights = block_size or num_clients, trained_client_weights(jnp.asarray(clients.rounds)[:num_clients])
-    personal = jax.tree.map(jnp.asarray, clients.personal)
-
-    def add(total: Variables, number: Array) -> tuple[Variables, None]:
-        ids, is_client = client_block(number, block_size, num_clients)
-        block = layout.constrain_replicated(layout.take(personal, ids))
-        return add_weighted(total, block, jnp.where(is_client, weights[ids], 0)), None
-
-    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape[1:], x.dtype), personal)
-    return jax.lax.scan(add, zeros, jnp.arange(-(-num_clients // block_size)))[0]
-
-
-def client_block(number: Array | int, size: int, num_clients: int) -> tuple[Array, Array]:
-    """(Ids, whether they are clients rather than padding) of the block with this number."""
-    ids = number * size + jnp.arange(size)
-    return jnp.minimum(ids, num_clients - 1), ids < num_clients
 
 
 def _score_batch(

@@ -19,6 +19,7 @@ from fedjax_het.engine.evaluation.evaluate import (
     held_out_batches,
     personal_rows,
 )
+from fedjax_het.engine.evaluation.personal_means import add_weighted, mean_personal_variables, trained_client_weights
 from fedjax_het.engine.evaluation.predictions import add_metrics
 from fedjax_het.engine.evaluation.scoring import Batches, HeldOut
 from fedjax_het.engine.execution import cost
@@ -77,6 +78,7 @@ class Evaluator:
         self._tables: Tables = personal_rows(self._spec.federation, self._spec.personal_on_test)
         if scoring.has_rule_for_own_models(algorithm):
             self._tables |= dict(zip(_TRAINING, (data.train, data.valid), strict=True))
+        self._client_groups = run.traced.round.problem.model.groups
         self._has_personal_leaves = bool(jax.tree.leaves(run.state.clients.personal))
         self._has_own_models = has_own_models(run.state.clients, algorithm)
 
@@ -143,17 +145,16 @@ class Evaluator:
         return {name: sums for name, (sums, _) in joined.items()}, {name: x for name, (_, x) in joined.items()}
 
     def _mean_personal(self, clients: Clients) -> Variables:
-        """`scoring.mean_personal_variables`; blocks without trained clients, which add zeros, are skipped."""
+        """`mean_personal_variables`; blocks without trained clients, which add zeros, are skipped."""
         program = self._compiled["mean of personal leaves"]
         if not isinstance(clients, ClientStore):
             return program(clients)
-        shares = np.stack([np.asarray(scoring.trained_client_weights(rounds)) for rounds in clients.rounds])
+        shares = np.stack([trained_client_weights(rounds, self._client_groups) for rounds in clients.rounds])
         ids, is_client = self._client_ids(np.arange(self._num_blocks)[:, None])
-        shares = np.where(is_client, shares[:, ids], 0).astype(shares.dtype)  # [runs, blocks, block]
-        total = self._zero_mean
-        for number in np.flatnonzero(shares.any(axis=(0, 2))).tolist():
+        shares, total = shares[..., ids] * is_client.astype(shares.dtype), self._zero_mean  # [runs, ..., blocks, block]
+        for number in np.unique(np.nonzero(shares)[-2]).tolist():
             personal = self._states_of(clients, ids[number]).personal
-            total = program(jax.block_until_ready(total), personal, shares[:, number])
+            total = program(jax.block_until_ready(total), personal, shares[..., number, :])
         return total
 
     def _load_blocks(self, clients: Clients, numbers: np.ndarray) -> tuple[PyTree, ...]:
@@ -199,14 +200,18 @@ class Evaluator:
 
     # ---- programs ----------------------------------------------------------------------------------------------------
     @property
+    def _group_axes(self) -> tuple[int, ...]:
+        return (self._client_groups.size,) if self._client_groups else ()
+
+    @property
     def _zero_totals(self) -> np.ndarray:
         num_scores = len(scoring.score_names(self._spec.federation.examples.labels))
-        return np.zeros((self._spec.num_runs, self._num_segments, num_scores), _float_dtype())
+        return np.zeros((self._spec.num_runs, self._num_segments, num_scores), jax.dtypes.canonicalize_dtype(float))
 
     @property
     def _zero_mean(self) -> Variables:
-        personal = self._run.state.clients.personal
-        return jax.tree.map(lambda x: np.zeros((x.shape[0], *x.shape[2:]), x.dtype), personal)
+        make = lambda x: np.zeros((x.shape[0], *self._group_axes, *x.shape[2:]), x.dtype)  # noqa: E731
+        return jax.tree.map(make, self._run.state.clients.personal)
 
     def programs(self) -> dict[str, tuple[Program, PyTree]]:
         """{name: (program, shapes of the arguments that are loaded for it)}."""
@@ -235,12 +240,12 @@ class Evaluator:
         if self._has_personal_leaves:
             name, personal, loaded = "mean of personal leaves", run.clients.personal, ()
             if run.is_stored:
-                shares = np.zeros((self._spec.num_runs, self._block), _float_dtype())
+                shares = np.zeros((self._spec.num_runs, *self._group_axes, self._block), self._zero_totals.dtype)
                 arguments, loaded = replicated_shapes((self._zero_mean, personal, shares), layout), personal
-                program = run.build(name, scoring.add_weighted, (0, 0, 0), arguments, donate=(0,), is_quick=True)
+                program = run.build(name, add_weighted, (0, 0, 0), arguments, donate=(0,), is_quick=True)
             else:
                 options = {"num_clients": self._spec.num_clients, "layout": layout, "block_size": self._block}
-                mean = partial(scoring.mean_personal_variables, **options)
+                mean = partial(mean_personal_variables, groups=self._client_groups, **options)
                 program = run.build(name, mean, (0,), (run.state.clients,), is_quick=True)
             built[name] = program, loaded
         if self._has_own_models:
@@ -292,8 +297,3 @@ class Evaluator:
 
         scored = jax.lax.map(score_block, (blocks, places))
         return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), scored)
-
-
-def _float_dtype() -> np.dtype:
-    """The dtype of `float` in the current JAX configuration."""
-    return jax.dtypes.canonicalize_dtype(float)

@@ -53,7 +53,7 @@ class CohortMember(NamedTuple):
     key: Key
     is_here: Bool[HostArray, "*slots"]
     client: Int[HostArray, "*slots"]  # its id
-    start: Int[HostArray, "*slots"] | None = None  # the round whose broadcast it started from; None: this one
+    start: Int[HostArray, "*slots"] | None = None  # see Cohort
 
 
 class ClientResult(NamedTuple):
@@ -77,9 +77,12 @@ class Common(NamedTuple):
     round_key: Key | None = None  # the key shared by clients and server; None without an uplink
     history: Broadcast | None = None  # the last broadcasts, leaves [versions, ...]; None in synchronous rounds
 
-    def bind(self, problem: Problem) -> Problem:
-        """The problem with the leaves that clients do not train."""
-        return problem.bind(self.frozen, self.received.base)
+    def bind(self, problem: Problem, client: HostArray | int | None = None) -> Problem:
+        """The problem with the leaves that clients do not train, and with the network of a client's group."""
+        frozen, groups = self.frozen, problem.model.groups
+        if groups and client is not None:
+            frozen = frozen | groups.select(groups.assign(client))
+        return problem.bind(frozen, self.received.base)
 
 
 class Sums(NamedTuple):
@@ -96,10 +99,7 @@ def cohort_data(data: ClientData, cohort: Cohort) -> ClientData:
 
 
 def cohort_members(clients: ClientState, data: ClientData, cohort: Cohort, key: Key) -> CohortMember:
-    """Assemble the members of a cohort from its client states and data, leaves [slots, ...].
-
-    Keys are folded from client ids, not positions. `key` is the key of the round's clients, or [slots], one per client.
-    """
+    """Assemble the members of a cohort; keys are folded from ids. `key` is that of the round's clients, or [slots]."""
     train, valid = (part._replace(count=jnp.where(cohort.is_here, part.count, 0)) for part in (data.train, data.valid))
     keys = jax.vmap(jax.random.fold_in, in_axes=(0 if key.ndim else None, 0))(key, cohort.ids)
     return CohortMember(clients, (train, valid), {}, keys, cohort.is_here, cohort.ids, cohort.start)
@@ -108,15 +108,16 @@ def cohort_members(clients: ClientState, data: ClientData, cohort: Cohort, key: 
 def run_survey(algorithm: Algorithm, problem: Problem, common: Common, member: CohortMember) -> Named:
     """Evaluate the survey of an algorithm on one client, before training."""
     common, model = receive(algorithm, problem, common, member)
-    return _evaluate_measures("survey", algorithm.survey, common.bind(problem), _make_view(common, member, model))
+    view = _make_view(common, member, model)
+    return _evaluate_measures("survey", algorithm.survey, common.bind(problem, member.client), view)
 
 
 def train_client(
     algorithm: Algorithm,
-    problem: Problem,
     num_clients: int,
     timing: Timing | None,
     asynchronous: Asynchronous | None,
+    problem: Problem,
     common: Common,
     member: CohortMember,
 ) -> tuple[ClientResult, Sums]:
@@ -126,10 +127,10 @@ def train_client(
 
     Args:
         algorithm: The algorithm.
-        problem: The client's learning problem.
         num_clients: The number of clients of the run.
         timing: Client durations; None: no clock.
         asynchronous: The treatment of updates of clients that started earlier; None in synchronous rounds.
+        problem: The client's learning problem.
         common: The common inputs of all clients.
         member: The client.
 
@@ -144,7 +145,7 @@ def train_client(
         started = tree.take(common.history, jnp.asarray(member.start) % asynchronous.num_versions)
         common = common._replace(received=started)
     common, model = receive(algorithm, problem, common, member)
-    problem, before = common.bind(problem), _make_view(common, member, model)
+    problem, before = common.bind(problem, member.client), _make_view(common, member, model)
     steps_in_time = jnp.zeros((), jnp.int32)
     if timing:
         steps_in_time = timing.count_steps_in_time(jnp.asarray(member.client), num_clients)
@@ -164,7 +165,6 @@ def train_client(
         num_steps=trained.num_steps,
         results=SlotView("results", trained.results),
     )
-
     personal, shared = tree.partition_like(trained.variables, common.received.shared)
     reports = _evaluate_measures("report", algorithm.reports, problem, after)
     num_examples = jnp.asarray(member.rows[0].count, float)
@@ -233,7 +233,7 @@ def receive(
     model, shared = None, mixing.receive_own(algorithm.mixing, common.received.shared, member.state)
     if algorithm.models:
         try:
-            model = algorithm.models.choose(common.bind(problem), _make_view(common, member))
+            model = algorithm.models.choose(common.bind(problem, member.client), _make_view(common, member))
         except MissingSlotError as error:
             raise InputError(f"the choice of a model {error}") from None
         shared = tree.take(shared, model)
@@ -264,7 +264,7 @@ def make_personal_model(algorithm: Algorithm, problem: Problem, common: Common, 
     if algorithm.personalize is None:
         return PersonalModel(view.start, model)
     try:
-        return PersonalModel(algorithm.personalize(common.bind(problem), view, member.key), model)
+        return PersonalModel(algorithm.personalize(common.bind(problem, member.client), view, member.key), model)
     except MissingSlotError as error:
         raise InputError(f"the personalization {error}") from None
 

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 
 from fedjax_het import sharing, tree
 from fedjax_het.engine.round import uplink
+from fedjax_het.engine.round.architectures import check_groups
 from fedjax_het.engine.round.phases import RoundSpec, broadcast
 from fedjax_het.errors import InputError
 from fedjax_het.types import ClientState, HostArray, Key, PyTree, RunCounters, ServerState, State, Variables
@@ -34,6 +35,7 @@ def initial_state(spec: RoundSpec, key: Key, inputs: HostArray) -> State:
         return sharing.group_leaves(problem.model, algorithm.sharing, variables, example)
 
     shared, personal, base, frozen = group(key)
+    check_groups(problem, shared, num_clients)
     if algorithm.models and jax.tree.leaves(base):
         raise InputError(
             "models: the algorithm adapts leaves that the server alone changes, of which there is one copy for all "

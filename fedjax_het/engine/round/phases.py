@@ -18,6 +18,7 @@ from fedjax_het.algorithm import Algorithm
 from fedjax_het.engine.parallel.layout import Layout
 from fedjax_het.engine.parallel.update_stack import StackedUpdates
 from fedjax_het.engine.round import client_step, mixing, model_choice, selection, server_step, uplink
+from fedjax_het.engine.round.architectures import map_clients
 from fedjax_het.engine.round.asynchronous import Asynchronous
 from fedjax_het.engine.round.client_step import ClientResult, Cohort, CohortMember, Common, Sums
 from fedjax_het.engine.round.participation import Participation, derive_keys
@@ -61,7 +62,7 @@ class RoundSpec(NamedTuple):
 
     @property
     def num_versions(self) -> int:
-        """The number of broadcasts kept by the server: 1 unless clients may have started from an earlier one."""
+        """The number of broadcasts kept by the server."""
         return self.asynchronous.num_versions if self.asynchronous else 1
 
     @property
@@ -103,13 +104,11 @@ class _ServerDecision(NamedTuple):
 def train_cohort(
     spec: RoundSpec, state: State, cohort: Cohort, data: ClientData, key: Key
 ) -> tuple[State, RoundMetrics, RoundMessages]:
-    """Run one round.
+    """Run one round of a cohort.
 
     Args:
         spec: The constants of all rounds.
-        state: The state with the clients of the cohort, leaves [slots, ...].
-        cohort: The cohort.
-        data: The data of the cohort.
+        state, cohort, data: Of the clients of the cohort, leaves [slots, ...].
         key: The key of the run.
 
     Returns:
@@ -159,7 +158,8 @@ def survey_clients(
     algorithm = spec.algorithm
     if not algorithm.survey:
         return server, common, members
-    answers = spec.layout.map(partial(client_step.run_survey, algorithm, spec.problem), common, members)
+    survey = lambda *client: (client_step.run_survey(algorithm, *client), {})  # noqa: E731
+    answers, _ = map_clients(survey, spec.problem, spec.layout, common, members, spec.participation.is_everyone)
     members = members._replace(answers=answers)
     answers, counts = _unpad(spec, answers), jnp.asarray(members.rows[0].count[: spec.cohort_size], float)
     is_present = jax.vmap(lambda count, own: (count > 0) & tree.is_finite(own))(counts, answers)
@@ -174,10 +174,10 @@ def survey_clients(
 
 def train_clients(spec: RoundSpec, common: Common, members: CohortMember) -> tuple[ClientResult, Sums]:
     """Train the clients of the cohort: (their results, leaves [cohort, ...]; the sums accumulated during training)."""
-    train_client = partial(
-        client_step.train_client, spec.algorithm, spec.problem, spec.num_clients, spec.timing, spec.asynchronous
+    train_client = partial(client_step.train_client, spec.algorithm, spec.num_clients, spec.timing, spec.asynchronous)
+    results, sums = map_clients(
+        train_client, spec.problem, spec.layout, common, members, spec.participation.is_everyone
     )
-    results, sums = spec.layout.map_and_sum(train_client, common, members)
     return _unpad(spec, results), sums
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from fedjax_het import data, tree
 from fedjax_het.engine import Simulation
-from fedjax_het.engine.evaluation.scoring import mean_personal_variables
+from fedjax_het.engine.evaluation.personal_means import mean_personal_variables
 from fedjax_het.types import Context
 from tests.harness import algorithm, model
 

@@ -25,7 +25,8 @@ from fedjax_het.engine import (
 )
 from fedjax_het.engine.evaluation import metrics
 from fedjax_het.engine.evaluation.evaluate import BATCH
-from fedjax_het.engine.evaluation.scoring import Batches, mean_personal_variables
+from fedjax_het.engine.evaluation.personal_means import mean_personal_variables
+from fedjax_het.engine.evaluation.scoring import Batches
 from fedjax_het.errors import InputError
 from fedjax_het.labels import concordance
 from fedjax_het.types import Context, Rows

@@ -6,7 +6,7 @@ import pytest
 
 from fedjax_het import models, tree
 from fedjax_het.engine import Checkpoints, Simulation, chunked, sharded, vmapped
-from fedjax_het.engine.evaluation.scoring import mean_personal_variables
+from fedjax_het.engine.evaluation.personal_means import mean_personal_variables
 from fedjax_het.engine.parallel.layout import Layout
 from fedjax_het.errors import InputError
 from fedjax_het.types import ClientState
