@@ -1,7 +1,7 @@
 """A small federation with every unusual property, and functions that run an algorithm on it."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import jax
@@ -141,14 +141,18 @@ def train(name: str, rounds: int = 2, norm: str = "none", **options) -> Variable
 QUICK = ("fedavg", "fedbn", "fedld")  # sums, personal leaves, Gram matrices
 REPRESENTATIVE = (*QUICK, "scaffold", "fediir", "harmofl", "fedsr")  # also memories, surveys and adapted models
 # FedPAC, which replies to each client, takes as long as all of these together.
+FAMILIAR = (*REPRESENTATIVE, *(algorithms[0].__name__ for algorithms in FAMILIES.values()))
 
 
-def all_quick_for(*quick: str, others: pytest.MarkDecorator = pytest.mark.slow) -> pytest.MarkDecorator:
+def all_quick_for(
+    *quick: str, extended: Sequence[str] = REPRESENTATIVE, others: pytest.MarkDecorator = pytest.mark.slow
+) -> pytest.MarkDecorator:
     """Parametrize a test by the names of all algorithms, and mark those that are not among the quick ones."""
-    marks = dict.fromkeys(REPRESENTATIVE, pytest.mark.extended) | dict.fromkeys(quick, ())
+    marks = dict.fromkeys(extended, pytest.mark.extended) | dict.fromkeys(quick, ())
     return pytest.mark.parametrize("name", [pytest.param(name, marks=marks.get(name, others)) for name in ALGORITHMS])
 
 
+one_of_each_family = all_quick_for(*QUICK, extended=FAMILIAR)
 every_algorithm = all_quick_for(*QUICK, others=pytest.mark.extended)
 every_algorithm_slowly = all_quick_for(*QUICK)
 ROUNDING = 1e-5

@@ -50,6 +50,7 @@ def test_every_slot_is_given_and_returns_the_shapes_that_are_annotated(name):
     trace_checked(algorithm(name), network_of(name), federation_of(name))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["fedavg", "fedld", pytest.param("harmofl", marks=pytest.mark.slow)])
 def test_records_of_masks_have_the_shapes_that_are_annotated(name):
     masks = data.toy(num_clients=3, num_classes=2, image=(16, 16, 1), masks=True, examples_per_client=(12, 16))

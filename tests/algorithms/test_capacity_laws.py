@@ -89,7 +89,7 @@ def _check_slices(network, narrow, inputs):
     np.testing.assert_allclose(*logits, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 @pytest.mark.parametrize("norm", ["none", "batch_stat"])
 def test_a_masked_network_is_the_network_of_half_the_width(norm):
     images = np.random.default_rng(0).normal(size=(4, 8, 8, 2)).astype(np.float32)

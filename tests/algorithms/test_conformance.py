@@ -27,6 +27,7 @@ from tests.harness import (
     is_equal,
     map_rows,
     network_of,
+    one_of_each_family,
     plain_round,
     reference_run,
     rounding_tolerance,
@@ -38,7 +39,7 @@ KEY = jax.random.key(0)
 
 
 @pytest.mark.every_case
-@every_algorithm
+@one_of_each_family
 def test_a_round_keeps_structure_shapes_and_dtypes(name):
     before = plain_round(name).init(jax.random.key(0), federation_of(name).data)
     after, _ = reference_run(name)

@@ -20,7 +20,7 @@ def fedavg():
     return train("fedavg")
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 @pytest.mark.parametrize("a_norm", ["impulse", "released"])
 def test_fednova_with_equal_steps_is_fedavg(a_norm):
     local = {"steps": 3, "momentum": 0.5}
@@ -32,13 +32,13 @@ def test_fednova_with_unequal_steps_differs_from_fedavg(fedavg):
     assert difference(fedavg, train("fednova")) > 1e-4
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 def test_fednova_with_one_client_is_local_training():
     local = {"momentum": 0.5, "mu": 0.1}
     assert difference(train_one_client("fedprox", **local), train_one_client("fednova", **local)) < 1e-6
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 def test_fednovas_step_is_proportional_to_tau_eff():
     start = run(compose("fednova", norm="none"), rounds=0)[0].server.shared
     near, far = (train("fednova", rounds=1, tau_eff=tau) for tau in (1.0, 2.0))
@@ -68,7 +68,7 @@ def test_the_first_round_of_fedcm_is_fedavg_with_a_scaled_rate():
     assert difference(train("fedavg", rounds=1, weighting="uniform", learning_rate=0.01), ours) < 1e-6
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 def test_fedcms_normalisations_agree_for_equal_steps_only():
     options = {"rounds": 3, "alpha": 0.5}
     equal = [train("fedcm", steps=2, normalisation=name, **options) for name in ("client", "cohort")]
@@ -130,7 +130,7 @@ def test_fedadagrad_with_a_large_tau_is_fedavg(fedavg):
     assert difference(fedavg, train("fedadagrad", server_learning_rate=1e6, tau=1e6)) < 1e-5
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 def test_fedadam_and_fedyogi_agree_in_the_first_round_only():
     assert difference(train("fedadam", rounds=1), train("fedyogi", rounds=1)) < 1e-5
     assert difference(train("fedadam", rounds=3), train("fedyogi", rounds=3)) > 1e-6

@@ -40,6 +40,7 @@ def test_fednovas_coefficients_with_a_proximal_term_use_the_scheduled_rate():
     assert difference(ours, other) < 1e-5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["fedavg", "scaffold", "fedcm", "fednova"])
 def test_a_round_at_rate_zero_does_not_change_the_model(name):
     begun = run(compose(name, norm="none"), rounds=0)[0]

@@ -106,7 +106,7 @@ def test_any_optax_optimizer_can_be_used_and_kept():
     assert int(second.optimizer[0].count) == 4
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 @pytest.mark.parametrize("length", [{}, {"epochs": 3}, {"steps": 7}])
 def test_the_predicted_number_of_steps_is_the_number_taken(length):
     update = sgd(batch_size=4, **length)

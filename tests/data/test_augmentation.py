@@ -128,7 +128,7 @@ def test_grey_images_keep_their_colors():
     np.testing.assert_allclose(dropped, np.broadcast_to(dropped[..., :1], dropped.shape))
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 @pytest.mark.parametrize("labels", [jnp.arange(6), jnp.arange(6 * 64).reshape(6, 8, 8)])
 def test_an_example_does_not_depend_on_its_batch(labels):
     augment = jax.jit(images(**EVERYTHING))

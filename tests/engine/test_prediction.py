@@ -16,6 +16,7 @@ from tests.harness import algorithm
 pytestmark = pytest.mark.extended
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["fedbn", "fedavg"])
 def test_predictions_have_the_accuracy_of_the_evaluation(name, monkeypatch):
     federation = data.toy(num_clients=3, client_test_fraction=0.5, test_fraction=0.2)

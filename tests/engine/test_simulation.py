@@ -108,7 +108,7 @@ def test_the_length_of_blocks_does_not_change_the_state(simulation):
     assert is_equal(whole, parts)
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 def test_several_seeds_equal_simulations_of_one_seed():
     options = {"rounds": 4, "cohort_size": 3, "evaluate_every": 4}
     together = simulate(algorithm("fedld"), model("none"), federation(), num_seeds=2, seed=5, **options)
@@ -178,7 +178,7 @@ def test_the_error_for_nonfinite_values_names_the_round_and_their_origin(change,
         built.advance(built.start(), 4)
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 def test_a_simulation_with_participation_evaluates_newcomers(capsys):
     held = data.toy(num_clients=4, image=(6, 6, 1), unseen_clients=2)
     history = simulate(
@@ -230,7 +230,7 @@ def test_full_participation_includes_every_client():
     assert built.cost.cohort_size == 5
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 def test_the_default_random_generator_of_jax_changes_nothing():
     """Keys name their generator, so a run under `JAX_DEFAULT_PRNG_IMPL=rbg` ends with the same bits."""
 

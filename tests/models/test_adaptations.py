@@ -75,7 +75,7 @@ def test_training_noise_depends_on_the_key_only():
     assert np.ptp(first - encode(model, variables)[1]["mean"], axis=0).min() > 0
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 def test_evaluation_averages_the_probabilities_of_its_samples():
     model, variables = adapted(7)
     features, _ = encode(model, variables)

@@ -83,7 +83,7 @@ def test_native_has_the_derivatives_of_lax(case, stride, derivative):
     assert_equal(ours(x, kernel), theirs(x, kernel))
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 @needs_native
 @pytest.mark.parametrize(
     ("side", "images", "pixels", "channels", "features", "max_error"),

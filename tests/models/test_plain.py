@@ -94,7 +94,7 @@ def are_close(tree, other):
     return all(jax.tree.leaves(jax.tree.map(lambda a, b: bool(jnp.allclose(a, b, rtol=1e-5)), tree, other)))
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("module", "algorithm"),
     [*((name, "moon") for name in MODULES), ("linen_norm", "fedrep"), ("nnx_norm", "fedrep")],

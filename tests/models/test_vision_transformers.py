@@ -60,7 +60,7 @@ def test_positions_of_no_square_grid_are_refused():
         resample_positions(np.zeros((12, 2)), 1, (2, 2), "timm")
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 @pytest.mark.parametrize("is_fused", [False, True])
 @pytest.mark.parametrize("naming", range(3))
 def test_files_of_every_implementation_are_told_apart_by_their_keys(tmp_path, naming, is_fused):
@@ -81,7 +81,7 @@ def test_weights_are_exported_with_the_names_of_timm_by_default():
     assert "vit.pooler.dense.weight" in to_torch(init(vit(3, pooling="pooler", **SIZES)), TORCH_NAMES["vit"])
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 def test_registers_have_no_positions_and_files_of_timm_no_position_of_the_class(tmp_path):
     model = vit(3, registers=4, **SIZES)
     variables = init(model)
@@ -95,7 +95,7 @@ def test_registers_have_no_positions_and_files_of_timm_no_position_of_the_class(
     np.testing.assert_allclose(logits(timm, timm.init(KEY, IMAGES)), logits(model, variables), rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 def test_another_number_of_classes_or_image_size_needs_no_other_file(tmp_path):
     variables = init(vit(3, **SIZES))
     path, larger = write(tmp_path, variables), jnp.zeros((1, 12, 16, 3))
@@ -109,7 +109,7 @@ def test_another_number_of_classes_or_image_size_needs_no_other_file(tmp_path):
     assert np.abs(plain["positions"] - begun["positions"]).max() > 0.01
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 def test_the_two_heads_of_a_distilled_network_are_the_head_and_replaced_together(tmp_path):
     model = vit(3, distilled=True, **SIZES)
     variables = init(model)
@@ -225,7 +225,7 @@ def test_adapters_keep_the_shape_of_features_and_bottlenecks_begin_as_the_identi
     assert logits(model, variables).shape == (2, 3)
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SMALL)
 def test_a_round_trains_the_leaves_of_adapters_and_the_head_alone(name):
     federation = fh.data.toy(num_clients=2, num_classes=3, image=(8, 8, 3))

@@ -85,7 +85,7 @@ def test_random_entries_without_a_scale_leave_out_their_share():
     assert np.all(np.count_nonzero(sent, axis=1) == 3)
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 def test_the_largest_entries_and_scaled_signs_are_contractions():
     for x in np.random.default_rng(1).normal(size=(20, 12)):
         squared = np.sum(x**2)
@@ -130,7 +130,7 @@ def test_a_scaled_update_is_sent_scaled_and_the_same_key_gives_the_same_message(
     assert np.any(sent != 0)
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 @every_compressor
 def test_what_was_sent_and_the_error_add_up_to_the_updates(name):
     stage = COMPRESSORS[name](feedback="classic")

@@ -71,7 +71,7 @@ def test_without_noise_and_clipping_the_result_is_the_plain_mean_bit_for_bit():
     assert is_equal(state.server.shared, expected.server.shared)
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 def test_the_sum_is_divided_by_the_expected_number_whoever_came():
     """With a fraction of the clients the update is that fraction of their mean, not their mean."""
     participation = poisson(0.5)
@@ -104,7 +104,7 @@ def test_noise_is_gaussian_of_the_stated_deviation_and_differs_everywhere():
     np.testing.assert_allclose(doubled["a"], 2 * noise["a"], rtol=1e-6)
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 def test_a_round_without_reports_steps_by_the_noise_which_no_layout_changes():
     start = run(private(1.0, 2.0), rounds=0)[0].server.shared["params"]
     noise = []
@@ -125,7 +125,7 @@ def test_the_noise_does_not_depend_on_who_came():
     assert difference(tree.subtract(noisy, silent), tree.subtract(alone, start)) < 1e-3
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 def test_noise_at_clients_serves_an_aggregator_of_another_kind():
     state, (metrics,) = run(private(0.5, 0.1, name="fedld", noise_at="clients", layout=chunked(2)), rounds=1)
     assert metrics.num_reporting == 5 and not metrics.is_nonfinite.any()
@@ -157,7 +157,7 @@ def run_stage_state(stage: Stage, norms: np.ndarray, bound):
     return stage.receive(like, view)[1]
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 def test_the_bound_is_published_and_used_from_the_next_round_on():
     adaptive = private(1e-3, 0.0, target_quantile=0.5)
     state, _ = run(adaptive, rounds=1)
@@ -177,7 +177,7 @@ def test_both_releases_together_cost_what_was_asked_for():
 
 
 # ---- buffers, bits and refusals --------------------------------------------------------------------------------------
-@pytest.mark.extended
+@pytest.mark.slow
 def test_batch_statistics_stay_with_the_server_or_are_private_too():
     start = run(compose("fedavg"), rounds=0)[0].server.shared
     kept = run(private(1.0, 0.5, norm="batch", buffers="keep_server"), rounds=1)[0].server.shared

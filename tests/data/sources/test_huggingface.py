@@ -374,7 +374,7 @@ def test_prompts_and_padding_count_neither_in_losses_nor_in_scores(tmp_path, tok
     jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-7), *updates)
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "model", [{"name": "lstm", "hidden": "8"}, {"name": "transformer", "features": "8", "outputs": "last"}]
 )

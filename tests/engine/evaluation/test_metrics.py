@@ -157,7 +157,7 @@ def compute_logits(simulation, variables, federation, index):
     return np.asarray(problem.model.classify(variables["params"], features), np.float64)
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 def test_metrics_of_each_client_and_held_out_set_are_of_all_its_examples_and_no_others():
     federation, simulation, state, evaluation = train_personal_batch_norms()
     assert federation.data.test.count.max() > BATCH > federation.data.test.count.min() and federation.test.count > BATCH

@@ -37,6 +37,7 @@ def traffic(text: str, num_bytes: int) -> Counter:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "num_clients", "gathered", "traded", "reduced"),
     [

@@ -101,7 +101,7 @@ def test_fewer_rounds_have_the_beginning_of_the_same_schedule():
 
 
 # ---- laws ------------------------------------------------------------------------------------------------------------
-@pytest.mark.extended
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["fedavg", pytest.param("scaffold", marks=pytest.mark.slow)])
 def test_with_one_number_as_buffer_cohort_and_concurrency_the_run_is_synchronous(name):
     """Bitwise, except for the last bit of the clock, for any speeds of clients."""

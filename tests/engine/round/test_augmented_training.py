@@ -37,6 +37,7 @@ def test_flipping_symmetric_images_does_not_change_training():
     assert difference(plain, flipped) < 1e-6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["fedavg", "harmofl"])
 def test_augmentation_changes_training(algorithm):
     plain, flipped = (train(federation(augment), algorithm=algorithm) for augment in (None, FLIP))

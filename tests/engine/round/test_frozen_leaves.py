@@ -40,7 +40,7 @@ def frozen_at_start(network, name="fedavg", **options):
     return jax.device_get(simulation.start().server.frozen)
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 @pytest.mark.parametrize("name", REPRESENTATIVE)
 def test_frozen_leaves_stay_as_they_are(name):
     network = models.freeze(BODY)(model())

@@ -67,7 +67,7 @@ def test_layouts_give_equal_results(layout, order):
     assert difference(train(rule), train(rule, layout=layout)) < ROUNDING
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 def test_rows_follow_the_ids_of_clients():
     order = jnp.array([3, 0, 4, 1, 2])
     shuffled = Participation(lambda n: 5, lambda key, n, number: (order, jnp.ones(5, bool)))
@@ -97,7 +97,7 @@ def test_mixing_keeps_the_mean_and_contracts_by_the_gap(name):
     assert 0 < gap <= 1 + 1e-6 and distance(mixed) <= (1 - gap) * distance(models) + 1e-5
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 def test_a_cohort_is_a_graph_without_the_others():
     cohort = Participation(lambda n: 3, lambda key, n, number: (jnp.array([4, 0, 2]), jnp.ones(3, bool)))
     few = Participation(lambda n: 5, lambda key, n, number: (jnp.arange(5), jnp.array([1, 0, 1, 0, 1], bool)))
@@ -115,7 +115,7 @@ def test_absent_clients_keep_their_model_and_the_mean_is_of_all_clients():
     assert difference(nobody.clients.personal, start.clients.personal) == 0
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 def test_the_consensus_distance_is_that_of_the_models_after_the_round():
     chosen = {"consensus": DIAGNOSTICS["consensus"]}
     built = Simulation(dpsgd("ring", **TRAINING), network_of("fedavg"), federation(), rounds=2, diagnostics=chosen)
@@ -175,7 +175,7 @@ def test_uncompressed_estimates_and_undirected_graphs_are_dpsgd(alike):
     assert difference(state.clients.personal, expected.clients.personal) < ROUNDING
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 @pytest.mark.parametrize("stage", [top_k(0.05), qsgd(2, feedback="estimates")], ids=["top_k", "qsgd"])
 @pytest.mark.parametrize("order", ["compress_first", "mix_first"])
 def test_compressed_exchanges_keep_the_mean(order, stage):

@@ -75,7 +75,7 @@ def test_layouts_give_equal_results(name, layout):
         assert server.published["groups"]["number"] > 1
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["fedadam", "fedld", "fedpac", "scaffold", "fedbn", "fediir", "fedmgc", "ditto"])
 def test_any_algorithm_with_one_of_one_models_is_itself(name):
     rule = ifca(1, **TRAINING).models

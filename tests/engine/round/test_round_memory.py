@@ -53,6 +53,7 @@ def test_a_mean_on_several_devices_stacks_no_updates():
     assert models_in_memory("fedavg", 12, sharded(2, 1)) < 6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["fedld", "hierarchical"])
 def test_an_aggregator_that_edits_updates_stacks_them_once(name):
     few, many = (models_in_memory(name, size, chunked(1)) for size in (4, 12))

@@ -117,7 +117,7 @@ SMALL = {
 }
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", SMALL)
 def test_a_run_is_equal_bit_for_bit_however_it_is_cut_and_wherever_its_data_are(rule):
     state, metrics = finish(simulate(SMALL[rule]), 4)
@@ -143,7 +143,7 @@ def test_the_state_of_a_selection_is_in_checkpoints(tmp_path):
     assert is_equal(simulation.advance(restored, 2)[0], expected)
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", ["pow_d", "rpow_d"])
 def test_layouts_select_the_same_clients(rule):
     runs = [finish(simulate(SMALL[rule], layout=layout), 4) for layout in (vmapped, chunked(1), chunked(2))]
@@ -152,7 +152,7 @@ def test_layouts_select_the_same_clients(rule):
         assert difference(state.server.shared, runs[0][0].server.shared) < 1e-5
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 def test_the_candidates_with_the_largest_losses_train():
     rule = participation.pow_d(2, 4)
     round = compose("fedavg", norm="none", participation=rule)

@@ -109,7 +109,7 @@ def test_zeros_give_zero():
         assert np.array_equal(result, np.zeros(LENGTH)), name
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 @seeds
 @few
 def test_the_order_of_clients_and_absent_ones_do_not_matter(seed):
@@ -177,7 +177,7 @@ def test_too_few_present_clients_leave_the_model_as_it_is():
         assert np.any(result) == (name in UNAWARE), name
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 def test_buffers_are_treated_or_kept():
     stack = {"params": {"w": jnp.ones((5, 2))}, "batch_stats": {"mean": jnp.full((5, 3), 2.0).at[0].set(1e30)}}
     model, ones = jax.tree.map(lambda x: x[0], stack), jnp.ones(5)

@@ -22,7 +22,7 @@ def adjust(weights, gaps, size, is_adjusted=None, **options) -> np.ndarray:
     )
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 @given(clients=clients, size=st.floats(0, 3), factor=st.floats(0.1, 10), centre=st.booleans(), seed=st.integers(0, 5))
 @settings(deadline=None, max_examples=60)
 def test_adjusted_weights_are_shares_and_depend_on_relative_gaps_only(clients, size, factor, centre, seed):
