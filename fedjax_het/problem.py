@@ -159,7 +159,7 @@ class Problem(NamedTuple):
         """
         slots = first + jnp.arange(size)
         rows = index[jnp.minimum(slots, index.shape[0] - 1)]
-        inputs, labels = data.examples.inputs[rows], data.examples.labels[rows]
+        inputs, labels = data.examples.read(rows)
         if key is None or self.augment is None:
             inputs = self.prepare(inputs)
         else:

@@ -1,4 +1,4 @@
-"""Records of a round: examples, messages, states, and the views that algorithms read.
+"""Records of a round: messages, states, and the views that algorithms read; see `fedjax_het.examples` for examples.
 
 Axes: leaves of one client have no client axis; what the server sees is stacked, ``[cohort, ...]``, and what is kept
 between rounds ``[clients, ...]``. Shapes are jaxtyping's: ``*clients`` is one such axis, or none for a single client.
@@ -9,7 +9,9 @@ from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar
 
 import jax
 import numpy as np
-from jaxtyping import Bool, Float, Int, Integer, Shaped
+from jaxtyping import Bool, Float, Int, Integer
+
+from fedjax_het.examples import Examples, Phase, PublicInputs, Rows
 
 Array = jax.Array
 HostArray = jax.Array | np.ndarray  # on the device, or on the host
@@ -19,42 +21,6 @@ PyTree = Any
 Params = PyTree
 Variables = dict[str, PyTree]  # Flax collections: {"params": ..., "batch_stats": ..., "amplitude": ...}
 Named = dict[str, PyTree]  # an algorithm's own quantities, by name
-
-
-class PublicInputs(NamedTuple):
-    """Inputs without labels that all clients and the server have."""
-
-    inputs: Shaped[HostArray, "public ..."]
-    order: Int[HostArray, " public"]  # drawn anew in every round, the same for all
-
-
-class Examples(NamedTuple):
-    """All examples of a federation, stored once (images as uint8)."""
-
-    inputs: Shaped[HostArray, "examples ..."]
-    labels: Integer[HostArray, "examples *pixels"] | Float[HostArray, " examples"]  # see fedjax_het.labels
-    public: PublicInputs | None = None  # no client's examples; None without any
-
-
-class Rows(NamedTuple):
-    """One client's row of an index table into the examples; entries from `count` on are padding."""
-
-    index: Int[HostArray, "*clients capacity"]
-    count: Int[HostArray, "*clients"]
-
-    def even_batch_size(self, max_size: int) -> HostArray:
-        """The size of batches that divide the examples evenly among as few batches as possible.
-
-        None of a client's batches is much smaller than the others, which matters to batch normalization.
-
-        Args:
-            max_size: The maximum number of examples per batch.
-
-        Returns:
-            Examples per batch, of the shape of `count`; 0 where there are none.
-        """
-        num_batches = -(-self.count // max_size)
-        return -(-self.count // (num_batches + (num_batches == 0)))
 
 
 class ClientData(NamedTuple):
@@ -82,6 +48,7 @@ class Broadcast(NamedTuple):
     published: Named
     uplink: tuple[PyTree, ...] = ()  # what each stage of the uplink tells clients; () without stages
     base: Variables = {}  # the leaves that the server alone changes, see Model
+    phase: Phase | None = None  # of the clients' data; None if they never change
 
 
 class Upload(NamedTuple):

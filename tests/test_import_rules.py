@@ -12,6 +12,8 @@ ALL_FILES = sorted(PACKAGE.rglob("*.py"))
 FILES = [path for path in ALL_FILES if not path.is_relative_to(PACKAGE / "cli")]
 """The library, without the command line."""
 BASE = {
+    "concepts",
+    "examples",
     "types",
     "problem",
     "annotations",

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
-from fedjax_het.cli.configuration import build, config_files, settings
+from fedjax_het.cli.configuration import build_data, config_files, settings
 from fedjax_het.cli.configuration.command_line import add_config_flag, split_overrides, with_exit_status
 from fedjax_het.cli.runs import data_usage, dataset_table, records
 from fedjax_het.cli.training import terminal
@@ -35,7 +35,7 @@ def main(argv: Sequence[str]) -> int:
     run_settings, notes = settings.complete_settings(config_files.load_config(flags.config), overrides)
     for note in notes:
         print(f"note: {note}")
-    dataset, federation = build.build_federation(run_settings["data"])
+    dataset, federation = build_data.build_federation(run_settings["data"])
     dataset_table.print_dataset(dataset, is_whole=True)
     Console(markup=False).print(dataset_table.client_table(federation))
     partition = records.describe_partition(federation)

@@ -45,7 +45,7 @@ def store_features(problem: Problem, view: ClientView, variables: Variables, bat
         return problem.forward(params, state, batch, view, make_key(0), is_training=False).outputs.features
 
     check_classes(view.data.examples.labels)
-    labels = view.data.examples.labels[rows.index]
+    labels = view.data.examples.read_labels(rows.index)
     shape = jax.eval_shape(lambda: compute(problem.batch(view.data, rows.index, rows.count, 0, 1)))
     if len(shape.shape) != 2 or labels.ndim != 1:
         raise InputError(

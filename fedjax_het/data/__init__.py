@@ -3,7 +3,9 @@
 from fedjax_het.data._federate import federate
 from fedjax_het.data.assignment import LabeledExamples, Partition, ResamplingPartition
 from fedjax_het.data.augmentation import AUGMENTATIONS, Augmentation
+from fedjax_het.data.concept import CONCEPTS, Concept
 from fedjax_het.data.dataset import Dataset, assemble
+from fedjax_het.data.drift import DRIFTS
 from fedjax_het.data.federation import Federation
 from fedjax_het.data.partition import (
     PARTITIONS,
@@ -24,12 +26,15 @@ from fedjax_het.data.synthetic import toy
 
 __all__ = [
     "AUGMENTATIONS",
+    "CONCEPTS",
+    "DRIFTS",
     "PARTITIONS",
     "POISONINGS",
     "PUBLIC",
     "SHIFTS",
     "SOURCES",
     "Augmentation",
+    "Concept",
     "Dataset",
     "Federation",
     "LabeledExamples",

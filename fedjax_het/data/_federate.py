@@ -12,12 +12,14 @@ from fedjax_het.data.augmentation import Augmentation
 from fedjax_het.data.dataset import Dataset
 from fedjax_het.data.federation import Federation, Fractions
 from fedjax_het.data.preparation import Preparation, moments
+from fedjax_het.data.timeline import Drift, apply_drift
 from fedjax_het.errors import InputError
+from fedjax_het.labels import are_times
 from fedjax_het.types import ClientData, Examples
 from fedjax_het.validation import CountOrZero, Finite, FractionBelowOne, Positive, Seed, validate_arguments
 
 # Each choice has its own random stream, so changing one setting does not affect the others.
-_TEST, _PARTITION, _NEWCOMERS, _SPLIT, _EQUAL, _PUBLIC = range(6)
+_TEST, _PARTITION, _NEWCOMERS, _SPLIT, _EQUAL, _PUBLIC, _DRIFT = range(7)
 
 
 @validate_arguments
@@ -37,6 +39,7 @@ def federate(
     standardise: bool | Sequence[tuple[Finite, Positive]] = False,
     augment: Augmentation | None = None,
     public: FractionBelowOne | Dataset = 0.0,
+    drift: Drift | None = None,
 ) -> Federation:
     """Distribute a data set over clients.
 
@@ -71,6 +74,8 @@ def federate(
         augment: The augmentation of training images, see `augmentation.images` (default None).
         public: The inputs without labels that all clients and the server have, for algorithms that read them: the
             fraction of the training examples that no client then has, or another data set with inputs of this shape.
+        drift: The rule by which the data of clients change with the round, see `fedjax_het.data.drift`. Clients are
+            then tested on their own examples, which change like the others. None: data never change.
 
     Returns:
         The federation, determined by the seed; compare `fingerprint` across machines.
@@ -123,7 +128,26 @@ def federate(
         vocabulary=dataset.vocabulary,
         client_domains=None if domains is None else tuple(domains[i] for i in trained),
     )
-    return federation if public_inputs is None else federation.with_public(public_inputs)
+    if public_inputs is not None:
+        federation = federation.with_public(public_inputs)
+    if drift is None:
+        return federation
+    _check_drift(federation)
+    own = [np.random.default_rng([seed, _DRIFT, 1 + i]) for i in trained]
+    rng = np.random.default_rng([seed, _DRIFT])
+    return apply_drift(federation, drift, dataset, [splits[i] for i in trained], own, rng, seed)
+
+
+def _check_drift(federation: Federation) -> None:
+    if federation.test is not None:
+        raise InputError(
+            "test_fraction: with a drift, clients are tested on their own examples, which change like the others, and "
+            "a common test set would not. Set test_fraction=0, or local_test=True to distribute a published test split."
+        )
+    if federation.newcomers is not None:
+        raise InputError("unseen_clients: with a drift, all clients train. Set unseen_clients=0.")
+    if are_times(federation.examples.labels):
+        raise InputError(f"drift: {federation.name} has survival times, for which phases are not evaluated.")
 
 
 def _choose_public(
@@ -199,9 +223,9 @@ def _distribute_examples(
             f"{dataset.name}: all labels are of one class, '{dataset.class_names[0]}'. Give data of several."
         )
     if dataset.has_label_per_example:
-        examples = LabeledExamples(dataset.classes[rest], dataset.domains[rest], dataset.num_classes)
+        examples = LabeledExamples(dataset.classes[rest], dataset.domains[rest], dataset.num_classes, rest)
     else:
-        examples = LabeledExamples(np.zeros(len(rest), np.int32), dataset.domains[rest], 0)
+        examples = LabeledExamples(np.zeros(len(rest), np.int32), dataset.domains[rest], 0, rest)
     parts = partition(examples, num_clients, rng)
     given = np.sort(np.concatenate(parts)) if len(parts) else np.zeros(0, int)
     if isinstance(partition, ResamplingPartition):

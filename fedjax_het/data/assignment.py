@@ -16,11 +16,13 @@ class LabeledExamples(NamedTuple):
         labels: [n] int32.
         domains: [n] int32.
         num_classes: 0 if examples have masks or label sequences instead of a class; labels are then 0.
+        positions: [n], their positions in the data set; None within a part of it.
     """
 
     labels: np.ndarray
     domains: np.ndarray
     num_classes: int
+    positions: np.ndarray | None = None
 
 
 Partition = Callable[[LabeledExamples, int, np.random.Generator], list[np.ndarray]]

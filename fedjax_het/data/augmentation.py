@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax.scipy.ndimage import map_coordinates
 
+from fedjax_het.concepts import mirror, turn
 from fedjax_het.errors import InputError, nearest
 from fedjax_het.types import Array, Key
 from fedjax_het.validation import LARGEST_COUNT, Fraction, NonNegative, Positive, Range, validate_arguments
@@ -184,13 +185,8 @@ def rotate_by_quarter_turns(turns: Sequence[QuarterTurns] = (0, 1, 2, 3)) -> Tra
             raise InputError(
                 f"quarter_turns: images of {image.shape[0]}x{image.shape[1]} are not square. Read them with a `size`."
             )
-        turn = jax.random.choice(key, jnp.array(turns)) % 4
-
-        def rotated(pixels: Array) -> Array:
-            pixels = jnp.where(turn % 2 == 1, pixels.swapaxes(0, 1), pixels)
-            return _mirror(pixels, (turn == 1) | (turn == 2), turn >= 2)
-
-        return rotated(image), None if mask is None else rotated(mask)
+        chosen = jax.random.choice(key, jnp.array(turns)) % 4
+        return turn(image, chosen), None if mask is None else turn(mask, chosen)
 
     return transform
 
@@ -214,14 +210,9 @@ def flip_randomly(probability: Fraction = 0.5, modes: Sequence[str] = ("horizont
         flip_key, mode_key = jax.random.split(key)
         chosen = jax.random.choice(mode_key, jnp.array([FLIP_MODES[mode] for mode in modes]))
         rows, columns = chosen & jax.random.bernoulli(flip_key, probability)
-        return _mirror(image, rows, columns), None if mask is None else _mirror(mask, rows, columns)
+        return mirror(image, rows, columns), None if mask is None else mirror(mask, rows, columns)
 
     return transform
-
-
-def _mirror(pixels: Array, rows: Array, columns: Array) -> Array:
-    pixels = jnp.where(rows, pixels[::-1], pixels)
-    return jnp.where(columns, pixels[:, ::-1], pixels)
 
 
 @validate_arguments

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fedjax_het.data.augmentation import Augmentation
+from fedjax_het.data.phases import Phases
 from fedjax_het.data.preparation import Preparation
 from fedjax_het.labels import are_times
 from fedjax_het.types import ClientData, Examples, HostArray, PublicInputs, Rows
@@ -49,6 +50,8 @@ class Federation:
         fractions: The fractions of the examples sampled for evaluation.
         vocabulary: The number of tokens, see `Dataset`.
         client_domains: The domain of each training client; None unless every client has the examples of one.
+        phases: The tables of clients whose data change with the round; `data` then has those of one phase, the first
+            unless the federation is of another round, see `in_round`. None: data never change.
     """
 
     name: str
@@ -63,6 +66,7 @@ class Federation:
     fractions: Fractions
     vocabulary: int | None = None
     client_domains: tuple[str, ...] | None = None
+    phases: Phases | None = None
 
     @property
     def augment(self) -> Augmentation | None:
@@ -88,7 +92,20 @@ class Federation:
     @property
     def class_counts(self) -> np.ndarray:
         """[client, class] int64: the number of training examples, or of their labeled pixels or positions."""
-        return self._count_classes(self.data.train)
+        return self.count_classes(self.data.train)
+
+    def largest_counts(self, part: str) -> np.ndarray:
+        """[client]: the number of examples in "train", "valid" or "test", in any phase."""
+        if self.phases is None:
+            return np.asarray(getattr(self.data, part).count)
+        return self.phases.largest_counts(getattr(self.phases, part))
+
+    def in_round(self, round: int) -> "Federation":
+        """The federation with the data that clients have in a round."""
+        if self.phases is None:
+            return self
+        tables = self.phases.select(self.phases.tables, self.phases.rows[self.phases.number(round)])
+        return replace(self, data=ClientData(self.examples, *tables))
 
     @cached_property
     def fingerprint(self) -> str:
@@ -99,6 +116,9 @@ class Federation:
         ]
         public = [] if self.examples.public is None else [("public", self.examples.public.inputs)]
         examples = [("inputs", self.examples.inputs), ("labels", self.examples.labels), *public]
+        concepts = self.examples.concepts._asdict() if self.examples.concepts else {}
+        examples += [(f"concepts/{name}", values) for name, values in concepts.items() if values is not None]
+        examples += [] if self.phases is None else [("phases/starts", self.phases.starts), ("phases", self.phases.rows)]
         for name, values in (*examples, *arrays):
             values = np.asarray(values)
             digest.update(f"{name} {values.dtype.newbyteorder('<').str} {values.shape};".encode())
@@ -133,14 +153,16 @@ class Federation:
             }
             for names, data, is_newcomer in groups
             if data is not None
-            for i, (name, classes) in enumerate(zip(names, self._count_classes(data.train), strict=True))
+            for i, (name, classes) in enumerate(zip(names, self.count_classes(data.train), strict=True))
         ]
 
-    def _count_classes(self, rows: Rows) -> np.ndarray:
+    def count_classes(self, rows: Rows) -> np.ndarray:
+        """[row, class] int64: the number of examples of a table, or of their labeled pixels or positions."""
         positions = [index[:count] for index, count in zip(rows.index, rows.count, strict=True)]
-        all_labels = self.examples.labels
+        all_labels = np.asarray(self.examples.read_labels(np.concatenate(positions)))
         all_labels = (all_labels > 0).astype(np.int32) if are_times(all_labels) else all_labels
-        labels = [all_labels[part].reshape(-1) for part in positions]
+        bounds = np.cumsum(list(map(len, positions)))[:-1]
+        labels = [part.reshape(-1) for part in np.split(all_labels, bounds)]
         return np.stack([np.bincount(values[values >= 0], minlength=self.num_classes) for values in labels])
 
     def _tables(self) -> list[tuple[str, Rows]]:
@@ -150,5 +172,7 @@ class Federation:
             if data is not None
             for part in ("train", "valid", "test")
         ]
+        if self.phases is not None:
+            tables = [(f"phases/{part}", getattr(self.phases, part)) for part in ("train", "valid", "test")]
         tables += [] if self.test is None else [("test", self.test)]
         return tables + [(f"unseen/{name}", rows) for name, rows in sorted(self.unseen.items())]

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from fedjax_het.data import rounding
+from fedjax_het.data import listing, rounding
 from fedjax_het.data.assignment import (
     LabeledExamples,
     Partition,
@@ -220,7 +220,8 @@ def within_domains(inner: Partition) -> Partition:
         parts = []
         for domain, num in zip(present, shares, strict=True):
             inside = np.flatnonzero(examples.domains == domain)
-            part = LabeledExamples(examples.labels[inside], examples.domains[inside], examples.num_classes)
+            positions = None if examples.positions is None else examples.positions[inside]
+            part = LabeledExamples(examples.labels[inside], examples.domains[inside], examples.num_classes, positions)
             try:
                 parts += [inside[indices] for indices in inner(part, int(num), rng)]
             except InputError as error:
@@ -256,4 +257,4 @@ def domain_dirichlet(alpha: Positive, min_examples: CountOrZero = 1) -> Partitio
 PARTITIONS = {
     factory.__name__: factory
     for factory in (iid, dirichlet, resampled_dirichlet, shards, quantity_skew, by_domain, domain_dirichlet)
-}
+} | {"listed": listing.listed_clients}

@@ -96,6 +96,8 @@ def backdoor(
 
 def _training_positions(federation: Federation, attackers: Attackers, share: float = 1.0) -> np.ndarray:
     """The positions of the first training examples of each attacker, up to a fraction."""
+    if federation.phases is not None:
+        raise InputError("poison: attackers change examples, which the drift of config.data changes too. Choose one.")
     rows = federation.data.train
     ids = choose_attackers(federation.num_clients, attackers)
     if len(ids) and not np.any(np.asarray(rows.count)[ids]):

@@ -58,8 +58,8 @@ def cache_features(
         The model and the federation for training. For new examples, use the original model with the trained variables.
 
     Raises:
-        InputError: Inputs are augmented or public, no layer is frozen before the first trained one, leaves depend on
-            the seed, or the folder cannot be written.
+        InputError: Inputs are augmented, public or changed by a drift, no layer is frozen before the first trained one,
+            leaves depend on the seed, or the folder cannot be written.
     """
     if federation.augment is not None:
         raise InputError(
@@ -69,6 +69,8 @@ def cache_features(
         raise InputError("cache_features: clients have networks of different architecture. Turn off cache_features.")
     if federation.examples.public is not None:
         raise InputError("cache_features: public examples are not cached. Leave out public, or cache_features.")
+    if federation.examples.concepts is not None and federation.examples.concepts.changes_inputs:
+        raise InputError("cache_features: a drift changes inputs, so their features change. Turn off cache_features.")
     stored = federation.examples.inputs
     example = federation.prepare(jnp.zeros((1, *stored.shape[1:]), stored.dtype))
     variables = _initialize(model, example)

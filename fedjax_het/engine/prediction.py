@@ -80,6 +80,7 @@ def predict(
     if client is None and (personal or split != "test"):
         raise InputError("client: personal models and the splits 'train' and 'valid' need the number of a client.")
     check_clients("client", [] if client is None else [client], federation.num_clients)
+    federation = federation.in_round(max(int(np.asarray(state.server.round)[run]) - 1, 0))
     rows = federation.test if client is None else tree.take(getattr(federation.data, split), client)
     if rows is None or not rows.count:
         where = "there is no common test set" if client is None else f"client {client} has no {split} examples"
@@ -88,7 +89,7 @@ def predict(
     seeds = (seed,) * len(sweep.algorithms) if isinstance(seed, int) else tuple(seed)
     keys = RunSpec(sweep, model, federation, full(), 1, 1, seeds, num_runs // len(seeds)).keys()
     trained = sweep.algorithms[run * len(seeds) // num_runs if sweep.values else 0]
-    num_training = int(np.count_nonzero(federation.data.train.count))
+    num_training = int(np.count_nonzero(federation.largest_counts("train")))
     round, score = _make_score(
         trained, model, federation.num_clients, num_training, federation.prepare, federation.augment, personal
     )
@@ -101,7 +102,7 @@ def predict(
     own, data = tree.take(clients, block.ids), cohort_data(federation.data, block)
     table = Rows(np.asarray(rows.index)[None], np.asarray(rows.count)[None])
     predicted = score(whole, server._replace(shared=shared), own, data, {"split": table}, block, keys[run])
-    labels = np.asarray(federation.examples.labels[np.asarray(rows.index)[: rows.count]])
+    labels = np.asarray(federation.examples.read_labels(np.asarray(rows.index)[: rows.count]))
     values = np.asarray(predicted["split"][1])[0, : rows.count]
     if are_times(labels):
         return Prediction(labels, None, values)

@@ -6,7 +6,7 @@ import pytest
 
 from fedjax_het import models
 from fedjax_het.cli import export, train
-from fedjax_het.cli.configuration import build, settings
+from fedjax_het.cli.configuration import build_data, settings
 from fedjax_het.cli.runs import json_files
 from fedjax_het.cli.runs.run_directory import RunDirectory
 from fedjax_het.types import Context
@@ -44,7 +44,7 @@ def finished(request, tmp_path_factory):
 def evaluate(run, network):
     """(the test accuracy of a network's initial weights on the data of a run, that of the run)."""
     chosen, _ = settings.complete_settings(RunDirectory(run).read("config.json"))
-    _, federation = build.build_federation(chosen["data"])
+    _, federation = build_data.build_federation(chosen["data"])
     rows = federation.test.index
     inputs = federation.prepare(federation.examples.inputs[rows])
 

@@ -14,14 +14,14 @@ from fedjax_het import engine, participation
 from fedjax_het._internal.cache_folder import cache_folder
 from fedjax_het._internal.target_platform import target_platform
 from fedjax_het.algorithm import Algorithm
-from fedjax_het.cli.configuration import calls, privacy
+from fedjax_het.cli.configuration import build_data, calls, privacy
 from fedjax_het.cli.configuration.settings import OPTIONAL_TABLES, SCHEDULE, TABLES, UPLINK
 from fedjax_het.cli.distributed.collectives import SINGLE, Processes
 from fedjax_het.cli.distributed.layouts import read_layout
 from fedjax_het.cli.runs.run_directory import describe_differences
 from fedjax_het.cli.runs.setting_text import parse_names, parse_size
 from fedjax_het.client.objectives import with_task_loss
-from fedjax_het.data import SHIFTS, Dataset, Federation, federate
+from fedjax_het.data import Dataset, Federation
 from fedjax_het.diagnostics import DIAGNOSTICS
 from fedjax_het.engine import METRICS, OffloadPolicy, Sweep
 from fedjax_het.errors import InputError
@@ -64,7 +64,7 @@ def build_parts(
         resolved = {}
     if is_auto and resolved:
         layout = read_layout(resolved["layout"], processes)
-    dataset, federation = build_federation(settings["data"])
+    dataset, federation = build_data.build_federation(settings["data"])
     if poison := _build_optional(settings, "poison"):
         federation = calls.call_factory(poison, {}, "config.poison", federation=federation)
     participation = _build_participation(settings, federation.num_clients)
@@ -244,36 +244,6 @@ def _choose_conv_impl(precision: str, processes: Processes, *, is_timed: bool = 
     if len(names) > 1:
         return "im2col"
     return "auto" if is_timed else names.pop()
-
-
-def read_dataset(table: Mapping[str, Any]) -> Dataset:
-    """Read a data set, given the table config.data, whose options of the source go to the source, and shift it."""
-    options = {key: table[key] for key in table if f"data.{key}" not in TABLES and key not in TABLES["data"].fixed}
-    shift = calls.build_from_table(table["shift"], SHIFTS, "config.data.shift")
-    return shift(calls.build_from_table(options, TABLES["data"].registry, "config.data"))
-
-
-def build_federation(table: Mapping[str, Any], whole: Dataset | None = None) -> tuple[Dataset, Federation]:
-    """Read a data set and distribute it.
-
-    Args:
-        table: config.data, whose options go to the source, the partition, the augmentation and `federate`.
-        whole: the data set, if it has been read.
-    """
-    options = {key: value for key, value in table.items() if key in TABLES["data"].fixed}
-    built = {
-        name: calls.build_from_table(table[name], TABLES[f"data.{name}"].registry, f"config.data.{name}")
-        for name in ("partition", "augment", "public")
-    }
-    whole = whole or read_dataset(table)
-    return whole, calls.call_factory(_federate, options, "config.data", dataset=whole, **built)
-
-
-def _federate(unseen: str, **options: Any) -> Federation:
-    try:
-        return federate(unseen_domains=[name.strip() for name in unseen.split(",") if name.strip()], **options)
-    except InputError as error:
-        raise InputError(str(error).replace("unseen_domains", "unseen")) from error
 
 
 def _build_optional(settings: Mapping[str, Any], where: str, **given: Any) -> Any:

@@ -13,7 +13,7 @@ from fedjax_het.cli.configuration.privacy import PrivacyBudget
 from fedjax_het.cli.runs import setting_text
 from fedjax_het.client.objectives import TaskLoss
 from fedjax_het.client.schedules import SCHEDULES
-from fedjax_het.data import AUGMENTATIONS, PARTITIONS, POISONINGS, PUBLIC, SHIFTS, SOURCES, federate
+from fedjax_het.data import AUGMENTATIONS, CONCEPTS, DRIFTS, PARTITIONS, POISONINGS, PUBLIC, SHIFTS, SOURCES, federate
 from fedjax_het.diagnostics import DIAGNOSTICS
 from fedjax_het.engine import METRICS, EarlyStopping
 from fedjax_het.engine.round import participation
@@ -90,7 +90,8 @@ class TableSpec(NamedTuple):
         return {"name": calls.Setting(str)} | own | dict(self.fixed)
 
 
-_SPLIT = calls.read_signature(federate, given=("dataset", "partition", "unseen_domains", "augment", "public")) | {
+_BUILT = ("partition", "augment", "public", "drift")  # from tables of their own
+_SPLIT = calls.read_signature(federate, given=("dataset", "unseen_domains", *_BUILT)) | {
     "unseen": calls.Setting(str, ""),  # domains to hold out, "sketch" or "photo, sketch"
 }
 TABLES = {
@@ -104,6 +105,8 @@ TABLES = {
     "data.partition": TableSpec(PARTITIONS),
     "data.augment": TableSpec(AUGMENTATIONS),
     "data.shift": TableSpec(SHIFTS),
+    "data.drift": TableSpec(DRIFTS, given=("concepts",)),
+    "data.concepts": TableSpec(CONCEPTS),
     "data.public": TableSpec(PUBLIC, given=("name",)),
 }
 OPTIONAL_TABLES = {
@@ -125,6 +128,8 @@ _NESTED = {
     "data.partition": {},
     "data.augment": {"name": "none"},
     "data.shift": {"name": "none"},
+    "data.drift": {"name": "none"},
+    "data.concepts": {"name": "none"},
     "data.public": {"name": "none"},
 }
 

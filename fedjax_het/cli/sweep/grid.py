@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from fedjax_het._internal.regular_files import open_regular, read_regular
 from fedjax_het.cli import module_command, module_environment
-from fedjax_het.cli.configuration import build, config_files, settings
+from fedjax_het.cli.configuration import build, build_data, config_files, settings
 from fedjax_het.cli.configuration.config_files import Config
 from fedjax_het.cli.runs import json_files
 from fedjax_het.cli.runs.run_directory import RunDirectory
@@ -100,7 +100,7 @@ def label_runs(runs: Sequence[GridRun]) -> list[str]:
 
 
 def _read_domains(run: GridRun) -> tuple[str, ...]:
-    dataset = build.read_dataset(run.settings()["data"])
+    dataset = build_data.read_dataset(run.settings()["data"])
     if len(dataset.domain_names) < 2:
         raise InputError(
             f"--vary=data.unseen=all: {dataset.name} has only one domain, so that no training data would be left."

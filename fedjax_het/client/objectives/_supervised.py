@@ -53,7 +53,7 @@ def masked_mean(values: Array, mask: Array) -> Array:
 def count_classes(data: ClientData, num_classes: int) -> Array:
     """[class]: the client's number of training examples per class, or of labeled pixels or positions."""
     check_classes(data.examples.labels)
-    labels = data.examples.labels[data.train.index]
+    labels = data.examples.read_labels(data.train.index)
     is_example = jnp.arange(labels.shape[0]) < data.train.count
     is_label = tree.add_axes(is_example, labels.ndim) & is_counted(labels)
     return jnp.zeros(num_classes, float).at[labels.ravel()].add(is_label.ravel().astype(float))

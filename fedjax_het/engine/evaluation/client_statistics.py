@@ -6,6 +6,7 @@ import numpy as np
 
 from fedjax_het.engine.evaluation.evaluate import Evaluation, Metrics
 from fedjax_het.engine.evaluation.metrics import METRICS
+from fedjax_het.engine.evaluation.phase_metrics import flatten_phases
 
 _STATISTICS = ("mean", "weighted", "std", "worst10", "min", "jain", "gini", "max", "worst")
 _BY_CLIENT = ("clients", "personal", "personal_test", "personal_valid", "newcomers", "valid")
@@ -142,6 +143,7 @@ def flatten_evaluation(evaluation: Evaluation) -> dict[str, np.ndarray]:
             numbers |= {f"{name}/{key}": value for key, value in summarize_clients(part).items()}
     domains = list(evaluation.unseen.values())
     over_domains = summarize_domains(domains) if len(domains) > 1 else {}
+    numbers |= flatten_phases(evaluation.phases) if evaluation.phases else {}
     return numbers | {f"domains/{key}": value for key, value in over_domains.items()}
 
 

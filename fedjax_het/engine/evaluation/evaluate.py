@@ -13,6 +13,7 @@ from fedjax_het import tree
 from fedjax_het.algorithm import Algorithm, OutputMixture
 from fedjax_het.data.federation import Federation
 from fedjax_het.engine.evaluation import scoring
+from fedjax_het.engine.evaluation.phase_metrics import PhaseMetrics, measure_phases
 from fedjax_het.engine.evaluation.scoring import Batches, HeldOut
 from fedjax_het.engine.evaluation.segmentation_metrics import OVERLAP_METRICS
 from fedjax_het.errors import InputError
@@ -53,6 +54,7 @@ class Evaluation(NamedTuple):
     valid: Metrics | None = None  # the server's model on each client's validation examples, if any
     personal_test: Metrics | None = None  # personal models on the common test set, if requested
     personal_valid: Metrics | None = None  # personal models on their client's validation examples, if any
+    phases: PhaseMetrics | None = None  # on the data of every phase, if they change; all others: that of the last round
 
 
 class Predictions(NamedTuple):
@@ -62,12 +64,14 @@ class Predictions(NamedTuple):
     own: dict[str, HostArray]  # {field of Evaluation: [clients, capacity, ...]}
 
 
+BY_VERSION = frozenset({"clients", "valid"})
+"""The groups with one segment per version of a client's data, if data change with the round."""
 Groups = list[tuple[str, int]]
 """The groups of segments in order, with their numbers of segments: ("clients", 20), ("test", 1), ..."""
 
 
 def held_out_batches(federation: Federation, batch_size: int) -> tuple[HeldOut, Groups]:
-    """Arrange all held-out examples, each once, in batches of a single client and split.
+    """Arrange all held-out examples in batches of a single client, split and version of the client's data.
 
     Args:
         federation: The federation.
@@ -76,13 +80,14 @@ def held_out_batches(federation: Federation, batch_size: int) -> tuple[HeldOut, 
     Returns:
         (The batches, the groups of their segments.)
     """
-    groups = [("clients", federation.data.test)]
+    phases = federation.phases
+    groups = [("clients", (phases or federation.data).test)]
     if federation.newcomers is not None:
         groups.append(("newcomers", federation.newcomers.test))
     if federation.test is not None:
         groups.append(("test", _make_table(federation.test)))
-    if np.any(federation.data.valid.count):
-        groups.append(("valid", federation.data.valid))
+    if np.any(federation.largest_counts("valid")):
+        groups.append(("valid", (phases or federation.data).valid))
     groups += [(f"unseen/{name}", _make_table(rows)) for name, rows in federation.unseen.items()]
     is_entry = [np.arange(rows.index.shape[1]) < np.asarray(rows.count)[:, None] for _, rows in groups]
     positions = np.concatenate([np.asarray(rows.index)[held] for (_, rows), held in zip(groups, is_entry, strict=True)])
@@ -164,7 +169,7 @@ def personal_rows(federation: Federation, personal_on_test: bool) -> dict[str, R
         if federation.test is None:
             raise InputError("personal_on_test: there is no common test set.")
         tables["personal_test"] = _make_table(federation.test)
-    if np.any(federation.data.valid.count):
+    if np.any(federation.largest_counts("valid")):
         tables["personal_valid"] = federation.data.valid
     return tables
 
@@ -211,7 +216,7 @@ def evaluate_model(
     zeros = jnp.zeros((sum(size for _, size in groups) + 1, len(names)), float)  # the last segment is padding
     add_batches = jax.jit(partial(scoring.add_batches, problem))
     totals, _ = add_batches(variables, jnp.int32(round), examples, zeros, held)
-    return collect_scores(groups, np.asarray(totals), {}, are_tokens(examples.inputs))
+    return collect_scores(groups, np.asarray(totals), {}, federation, round)
 
 
 def has_own_models(clients: ClientState, algorithm: Algorithm) -> bool:
@@ -219,20 +224,32 @@ def has_own_models(clients: ClientState, algorithm: Algorithm) -> bool:
     return scoring.has_rule_for_own_models(algorithm) or bool(jax.tree.leaves(clients.personal))
 
 
-def collect_scores(groups: Groups, totals: HostArray, own: Mapping[str, HostArray], is_text: bool) -> Evaluation:
+def collect_scores(
+    groups: Groups,
+    totals: HostArray,
+    own: Mapping[str, HostArray],
+    federation: Federation,
+    round: int,
+    versions: HostArray | None = None,
+) -> Evaluation:
     """Convert sums of scores to an Evaluation; leading axes (seeds) are preserved.
 
     Args:
         groups: The groups of segments.
         totals: Sums over each segment, [..., segments, scores].
         own: {field of Evaluation: sums of the personal models, [..., clients, scores]}.
-        is_text: Whether inputs are tokens, for which the perplexity is reported.
+        federation: The clients and their data. If data change with the round, segments of clients are versions of them.
+        round: The number of completed rounds.
+        versions: Sums of the personal models over the test examples of each version; None without such models.
     """
-    bounds = np.cumsum([0] + [size for _, size in groups])
-    parts = {
-        name: _mean_scores(totals[..., a:b, :], is_text)
-        for (name, _), a, b in zip(groups, bounds, bounds[1:], strict=False)
-    }
+    phases, is_text = federation.phases, are_tokens(federation.examples.inputs)
+    bounds, by_phase = np.cumsum([0] + [size for _, size in groups]), None
+    sums = {name: totals[..., a:b, :] for (name, _), a, b in zip(groups, bounds, bounds[1:], strict=False)}
+    if phases is not None:
+        by_phase = measure_phases(phases, round, sums["clients"], versions)
+        present = phases.rows[phases.number(max(round - 1, 0))]
+        sums |= {name: sums[name][..., present, :] for name in BY_VERSION & sums.keys()}
+    parts = {name: _mean_scores(part, is_text) for name, part in sums.items()}
     model = own[scoring.MODEL][..., 0].astype(int) if scoring.MODEL in own else None
     personal = {
         name: _mean_scores(sums, is_text)._replace(model=model) for name, sums in own.items() if name != scoring.MODEL
@@ -247,6 +264,7 @@ def collect_scores(groups: Groups, totals: HostArray, own: Mapping[str, HostArra
         newcomers=parts.get("newcomers"),
         valid=parts.get("valid"),
         unseen={name.removeprefix("unseen/"): part for name, part in single.items() if name.startswith("unseen/")},
+        phases=by_phase,
     )
 
 

@@ -1,6 +1,7 @@
 """Predictions for single examples: confusion matrices, and prediction metrics per client."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import numpy as np
@@ -9,6 +10,7 @@ from jaxtyping import Int
 from fedjax_het.data.federation import Federation
 from fedjax_het.engine.evaluation.evaluate import (
     BATCH,
+    BY_VERSION,
     Evaluation,
     Metrics,
     Predictions,
@@ -16,8 +18,10 @@ from fedjax_het.engine.evaluation.evaluate import (
     personal_rows,
 )
 from fedjax_het.engine.evaluation.metrics import measure_rows, measure_segments
+from fedjax_het.engine.evaluation.phase_metrics import PhaseMetrics
 from fedjax_het.errors import InputError
 from fedjax_het.labels import PADDING, are_times
+from fedjax_het.types import Examples, HostArray
 
 
 def confusion_matrix(labels: np.ndarray, predicted: np.ndarray, num_classes: int) -> Int[np.ndarray, "class class"]:
@@ -48,6 +52,7 @@ def add_metrics(
     names: Sequence[str],
     federation: Federation,
     personal_on_test: bool,
+    round: int = 0,
 ) -> Evaluation:
     """Add the requested metrics to an evaluation of all runs, on the host; set undefined C-indices to NaN.
 
@@ -57,19 +62,25 @@ def add_metrics(
         names: The names of the metrics.
         federation: The federation.
         personal_on_test: As in `personal_rows`.
+        round: The round whose data were evaluated.
     """
-    evaluation = jax.tree.map(_mark_undefined, evaluation, is_leaf=lambda part: isinstance(part, Metrics))
+    evaluation = jax.tree.map(
+        _mark_undefined, evaluation, is_leaf=lambda part: isinstance(part, (Metrics, PhaseMetrics))
+    )
     if evaluation.personal is not None and evaluation.personal.model is not None and federation.client_domains:
         evaluation = evaluation._replace(personal=_compare_groups(evaluation.personal, federation.client_domains))
     if predictions is None:
         return evaluation
-    labels, (held, groups) = federation.examples.labels, held_out_batches(federation, BATCH)
-    tables = personal_rows(federation, personal_on_test)
+    labels, (held, groups) = _all_labels(federation.examples), held_out_batches(federation, BATCH)
+    tables, phases, rows = personal_rows(federation.in_round(round), personal_on_test), federation.phases, slice(None)
+    if phases is not None:
+        rows = phases.rows[phases.number(round)]
     values = measure_segments(names, labels, held, sum(size for _, size in groups), predictions.held)
     bounds = np.cumsum([0] + [size for _, size in groups])
+    segments = {name: slice(a, b) for (name, _), a, b in zip(groups, bounds, bounds[1:], strict=False)}
+    by_group = {name: {m: x[:, own] for m, x in values.items()} for name, own in segments.items()}
     parts = {
-        name: {metric: segment_values[:, a:b] for metric, segment_values in values.items()}
-        for (name, _), a, b in zip(groups, bounds, bounds[1:], strict=False)
+        name: {m: x[:, rows] for m, x in own.items()} if name in BY_VERSION else own for name, own in by_group.items()
     }
     parts |= {name: measure_rows(names, labels, tables[name], outputs) for name, outputs in predictions.own.items()}
 
@@ -80,12 +91,21 @@ def add_metrics(
         )
 
     unseen = {name: complete(f"unseen/{name}", metrics) for name, metrics in evaluation.unseen.items()}
-    measured = {name: complete(name, part) for name, part in evaluation._asdict().items() if isinstance(part, Metrics)}
+    scored = {name: part for name, part in evaluation._asdict().items() if isinstance(part, Metrics)}
+    measured: dict[str, Any] = {name: complete(name, part) for name, part in scored.items()}
     return evaluation._replace(**measured, unseen=unseen)
 
 
-def _mark_undefined(metrics: Metrics) -> Metrics:
-    if metrics.num_defined is None:
+def _all_labels(examples: Examples) -> HostArray:
+    """The label of every entry of an index table."""
+    if examples.concepts is None:
+        return examples.labels
+    num_concepts = max(len(x) for x in examples.concepts[:6] if x is not None)
+    return np.asarray(examples.read_labels(np.arange(num_concepts * len(examples.labels))))
+
+
+def _mark_undefined(metrics: Metrics | PhaseMetrics) -> Metrics | PhaseMetrics:
+    if isinstance(metrics, PhaseMetrics) or metrics.num_defined is None:
         return metrics
     is_undefined = (metrics.num_examples > 0) & (metrics.num_defined == 0)
     return metrics._replace(accuracy=np.where(is_undefined, np.nan, metrics.accuracy))

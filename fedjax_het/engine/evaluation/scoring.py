@@ -37,6 +37,7 @@ from fedjax_het.types import (
     Examples,
     HostArray,
     Key,
+    Phase,
     Rows,
     ServerState,
     Variables,
@@ -131,6 +132,7 @@ def score_own_models(
     block: Cohort,
     key: Key,
     with_predictions: bool = False,
+    phase: Phase | None = None,
 ) -> dict[str, tuple[Array, Array | None]]:
     """Sum the scores of the personal models of a block of clients, each on its own rows.
 
@@ -146,6 +148,7 @@ def score_own_models(
         block: The ids, and which of them are not padding.
         key: The key of the run; client keys are functions of the round and the client id.
         with_predictions: Whether to return predictions too.
+        phase: The phase of the data; None if they never change.
 
     Returns:
         By table name, sums [slots, scores] and predictions for the rows [slots, capacity, ...], see `_score_batch`, or
@@ -154,7 +157,7 @@ def score_own_models(
     if not has_rule_for_own_models(algorithm):
         clients = clients._replace(memory={})
     published = server_step.select_sent(algorithm.published, server.published)
-    received = Broadcast(server.round, server.shared, published, base=server.base)
+    received = Broadcast(server.round, server.shared, published, base=server.base, phase=phase)
     common = Common(received, data.examples, server.frozen)
     round_key = jax.random.fold_in(jax.random.fold_in(key, server.round), _PERSONALIZING)
 
@@ -219,7 +222,8 @@ def _score_batch(
     For survival times, accuracy is the C-index of the batch, and the loss uses risk sets within the batch: both are
     exact for a client or held-out set if all of its examples fit in a batch.
     """
-    inputs = problem.prepare(examples.inputs[index])
+    inputs, labels = examples.read(index)
+    inputs = problem.prepare(inputs)
     mask = is_example.astype(jnp.promote_types(inputs.dtype, jnp.float32))
     context = Context(mask, round, make_key(0), False)
 
@@ -232,7 +236,6 @@ def _score_batch(
         logits = sum(others, start=first)
     else:
         logits = compute_logits(variables)
-    labels = examples.labels[index]
     predicted = jnp.argmax(logits, -1)
     if are_times(labels):
         losses = cox_losses(logits, labels, is_example)

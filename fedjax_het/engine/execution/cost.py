@@ -39,7 +39,8 @@ class RunCost(NamedTuple):
 def run_cost(traced: TracedRound, held_bytes: Mapping[str, int], peak_bytes: int, compile_seconds: float) -> RunCost:
     """Collect the cost of a traced round, given the results of its compilation."""
     spec, state, messages = traced.spec, traced.shapes.state, traced.shapes.messages
-    counts = np.asarray(spec.federation.data.train.count)
+    federation = spec.federation
+    counts = np.asarray((federation.phases or federation.data).train.count)
     steps = np.stack([algorithm.local_update.num_steps(counts) for algorithm in spec.sweep.algorithms])
     personal, _ = tree.partition_like(state.clients.personal, state.server.shared)
     own = tree.num_entries(personal.get("params", {})) // spec.num_clients

@@ -3,10 +3,12 @@
 from functools import partial
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.stages import Compiled
 
 from fedjax_het import tree
+from fedjax_het.data.phases import find_phase
 from fedjax_het.engine.evaluation import scoring
 from fedjax_het.engine.evaluation.evaluate import (
     BATCH,
@@ -17,19 +19,18 @@ from fedjax_het.engine.evaluation.evaluate import (
     evaluated_model,
     has_own_models,
     held_out_batches,
-    personal_rows,
 )
 from fedjax_het.engine.evaluation.personal_means import add_weighted, mean_personal_variables, trained_client_weights
 from fedjax_het.engine.evaluation.predictions import add_metrics
 from fedjax_het.engine.evaluation.scoring import Batches, HeldOut
 from fedjax_het.engine.execution import cost
 from fedjax_het.engine.execution.loading import select_rows
+from fedjax_het.engine.execution.personal_tables import TRAINING, PersonalTables, Tables
 from fedjax_het.engine.execution.programs import Program, RunPrograms
 from fedjax_het.engine.execution.run_spec import ALL_ON_DEVICE
 from fedjax_het.engine.parallel.compilation import replicated_shapes
 from fedjax_het.engine.round.client_step import Cohort
 from fedjax_het.engine.storage.client_store import ClientStore
-from fedjax_het.labels import are_tokens
 from fedjax_het.placeholders import HIDDEN_TEST_ROWS
 from fedjax_het.types import (
     Array,
@@ -46,8 +47,6 @@ from fedjax_het.types import (
 )
 
 Clients = ClientState | ClientStore
-Tables = dict[str, Rows]
-_TRAINING = ("train", "valid")
 
 
 class Evaluator:
@@ -74,10 +73,9 @@ class Evaluator:
                 for number, batches in enumerate(self._held)
             }
         self._is_whole = run.offload == ALL_ON_DEVICE
-        algorithm, data = run.traced.round.algorithm, self._spec.federation.data
-        self._tables: Tables = personal_rows(self._spec.federation, self._spec.personal_on_test)
-        if scoring.has_rule_for_own_models(algorithm):
-            self._tables |= dict(zip(_TRAINING, (data.train, data.valid), strict=True))
+        algorithm = run.traced.round.algorithm
+        self._tables = PersonalTables(self._spec, scoring.has_rule_for_own_models(algorithm))
+        self._num_slots = self._tables.count_slots(self._num_blocks, self._block)
         self._client_groups = run.traced.round.problem.model.groups
         self._has_personal_leaves = bool(jax.tree.leaves(run.state.clients.personal))
         self._has_own_models = has_own_models(run.state.clients, algorithm)
@@ -101,15 +99,17 @@ class Evaluator:
                 totals, values = running = score(hyper_parameters, server, mean_personal, totals, *piece)
                 for number, value in zip(numbers, values, strict=False):
                     predicted[number].append(np.asarray(value))
-        own, own_predicted = self._score_personal(state) if self._has_own_models else ({}, {})
-        spec, predictions = self._spec, None
-        is_text = are_tokens(spec.federation.examples.inputs)
-        evaluation = collect_scores(self._groups, np.asarray(totals), own, is_text)
+        spec, predictions, round = self._spec, None, int(np.asarray(server.round)[0])
+        own, own_predicted, versions, last = {}, {}, None, max(round - 1, 0)
+        if self._has_own_models:
+            own, own_predicted = self._score_personal(state, self._tables.select(last))
+            versions = self._score_versions(state, last)
+        evaluation = collect_scores(self._groups, np.asarray(totals), own, spec.federation, round, versions)
         if spec.metrics:
             pieces = [np.concatenate(parts, axis=1) for parts in predicted.values()]
             held = tuple(part[:, : len(batches.index)] for part, batches in zip(pieces, self._held, strict=True))
             predictions = Predictions(held, own_predicted)
-        return add_metrics(evaluation, predictions, spec.metrics, spec.federation, spec.personal_on_test)
+        return add_metrics(evaluation, predictions, spec.metrics, spec.federation, spec.personal_on_test, last)
 
     @property
     def extra_bytes(self) -> int:
@@ -132,11 +132,18 @@ class Evaluator:
         )
 
     # ---- personal models ---------------------------------------------------------------------------------------------
-    def _score_personal(self, state: State) -> tuple[dict[str, np.ndarray], dict[str, HostArray]]:
+    def _score_versions(self, state: State, round: int) -> np.ndarray:
+        """Sums of the personal models over the test examples of each version of their client's data."""
+        totals = np.zeros((self._spec.num_runs, self._tables.num_versions, self._zero_totals.shape[-1]))
+        for rows, own in self._tables.versions(round):
+            totals[:, rows] = self._score_personal(state, own)[0]["personal"]
+        return totals
+
+    def _score_personal(self, state: State, tables: Tables) -> tuple[dict[str, np.ndarray], dict[str, HostArray]]:
         """(Sums, predictions) of personal models; no predictions without requested metrics."""
         blocks, parts, running = np.arange(self._num_blocks)[:, None], [], []
         for numbers in [blocks] if self._is_whole else np.split(blocks, self._num_blocks):
-            piece = self._load_blocks(state.clients, numbers)
+            piece = self._load_blocks(state.clients, numbers, tables)
             parts += jax.tree.map(np.asarray, running)  # at most two pieces are on the device
             score = self._compiled["personal models"]
             running = [score(self._run.hyper_parameters, state.server, *piece, self._keys)]
@@ -157,16 +164,17 @@ class Evaluator:
             total = program(jax.block_until_ready(total), personal, shares[..., number, :])
         return total
 
-    def _load_blocks(self, clients: Clients, numbers: np.ndarray) -> tuple[PyTree, ...]:
+    def _load_blocks(self, clients: Clients, numbers: np.ndarray, tables: Tables) -> tuple[PyTree, ...]:
         """The clients of several blocks: (states, examples, index tables, blocks, positions of clients in these)."""
         blocks = Cohort(*self._client_ids(numbers))
-        tables, places, num_slots = self._tables, blocks.ids, 1
+        places, num_slots = blocks.ids, 1
         if not self._is_whole:
+            is_own = self._tables.has_row_per_client
             tables = {
-                name: select_rows(rows, blocks.ids[0], blocks.is_here[0]) if self._has_row_per_client(rows) else rows
+                name: select_rows(rows, blocks.ids[0], blocks.is_here[0]) if is_own(rows) else rows
                 for name, rows in tables.items()
             }
-            places, num_slots = np.arange(self._block, dtype=np.int32)[None], self._num_example_slots
+            places, num_slots = np.arange(self._block, dtype=np.int32)[None], self._num_slots
             clients = self._states_of(clients, blocks.ids[0])
         examples, loaded = self._loader.load_examples(tuple(tables.values()), num_slots)
         return clients, examples, dict(zip(tables, loaded, strict=True)), blocks, places
@@ -181,22 +189,6 @@ class Evaluator:
         """(Ids of blocks of clients, whether each is a client rather than padding.)"""
         ids, num_clients = number * self._block + np.arange(self._block), self._spec.num_clients
         return np.minimum(ids, num_clients - 1).astype(np.int32), ids < num_clients
-
-    def _has_row_per_client(self, rows: Rows) -> bool:
-        """Whether each client has its own row, rather than all sharing one."""
-        return len(rows.count) == self._spec.num_clients
-
-    @property
-    def _num_example_slots(self) -> int:
-        """Slots for the examples of any block of clients, plus one for padding."""
-        total = np.ones(self._num_blocks, int)
-        for rows in self._tables.values():
-            if self._has_row_per_client(rows):
-                counts = np.pad(rows.count, (0, self._num_blocks * self._block - len(rows.count)))
-                total += counts.reshape(self._num_blocks, -1).sum(axis=1)
-            else:
-                total += rows.count.sum()
-        return int(total.max())
 
     # ---- programs ----------------------------------------------------------------------------------------------------
     @property
@@ -251,10 +243,10 @@ class Evaluator:
         if self._has_own_models:
             size, num_blocks = (self._spec.num_clients, self._num_blocks) if self._is_whole else (self._block, 1)
             rows = {
-                name: tree.take(rows, np.zeros(size, int) if self._has_row_per_client(rows) else slice(1))
-                for name, rows in self._tables.items()
+                name: tree.take(rows, np.zeros(size, int) if self._tables.has_row_per_client(rows) else slice(1))
+                for name, rows in self._tables.select(0).items()
             }
-            examples = self._loader.shapes_of_examples(self._num_example_slots)
+            examples = self._loader.shapes_of_examples(self._num_slots)
             ids = np.zeros((num_blocks, self._block), np.int32)
             shapes = replicated_shapes((examples, rows, Cohort(ids, ids.astype(bool)), ids), layout)
             clients = run.state.clients if self._is_whole else run.clients
@@ -281,7 +273,9 @@ class Evaluator:
         `places`: the positions of the clients in `clients` and in tables with a row per client.
         """
         round = self._traced.with_hyper_parameters(hyper_parameters).round
-        server = server._replace(shared=round.problem.evaluated(server))
+        server, phases = server._replace(shared=round.problem.evaluated(server)), self._spec.federation.phases
+        phase = find_phase(phases, jnp.maximum(server.round - 1, 0))
+        options = {"with_predictions": bool(self._spec.metrics), "phase": phase}
         no_rows = Rows(np.zeros((self._block, 1), np.int32), np.zeros(self._block, np.int32))
 
         def score_block(piece: tuple[Cohort, Array]) -> dict[str, tuple[Array, Array | None]]:
@@ -289,10 +283,10 @@ class Evaluator:
             is_block = len(clients.rounds) == self._block  # in the order of the block
             states = clients if is_block else self._layout.take(clients, places)
             rows = {name: scoring.rows_of_block(table, block._replace(ids=places)) for name, table in tables.items()}
-            train, valid = (rows.pop(name, no_rows) for name in _TRAINING)
+            train, valid = (rows.pop(name, no_rows) for name in TRAINING)
             arguments = states, ClientData(examples, train, valid, HIDDEN_TEST_ROWS), rows, block, key
             return scoring.score_own_models(
-                round.algorithm, round.problem, self._layout, BATCH, server, *arguments, bool(self._spec.metrics)
+                round.algorithm, round.problem, self._layout, BATCH, server, *arguments, **options
             )
 
         scored = jax.lax.map(score_block, (blocks, places))

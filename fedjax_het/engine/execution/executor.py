@@ -73,7 +73,7 @@ class Executor:
         clients, metrics = self._open(state.clients), []
         number, loaded = self._loaded
         if number != first or loaded is None:
-            loaded = self._loader.load(cohorts[0])
+            loaded = self._loader.load(cohorts[0], first)
         clients.prefetch(cohorts[0])
         running: list[RoundMetrics] = []
         for number, next_cohort in enumerate([*cohorts[1:], None][:num_rounds], first + 1):
@@ -86,7 +86,7 @@ class Executor:
             metrics += jax.tree.map(np.asarray, running)
             running = [round_metrics]
             if next_cohort is not None and number < self.traced.spec.rounds:
-                loaded = self._loader.load(next_cohort)
+                loaded = self._loader.load(next_cohort, number)
                 self._loaded = number, loaded
             if next_cohort is not None and number < first + num_rounds:
                 clients.prefetch(next_cohort)
@@ -113,7 +113,7 @@ class Executor:
         def measure_state(state: State) -> PyTree:
             first = int(np.asarray(state.server.round)[0])
             cohort = self._loader.draw(first, state.server.participation)[0]
-            loaded, clients = self._loader.load(cohort, with_test=True), self._open(state.clients)
+            loaded, clients = self._loader.load(cohort, first, with_test=True), self._open(state.clients)
             clients.prefetch(cohort)
             own = state._replace(clients=clients.take(loaded[0].cohort.ids))
             return jax.tree.map(np.asarray, program(self.programs.hyper_parameters, own, *loaded, self._keys))

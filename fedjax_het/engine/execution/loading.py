@@ -6,7 +6,7 @@ For small arrays this is ten times faster than `jax.device_put`.
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -35,7 +35,7 @@ def compact_examples(examples: Examples, tables: Sequence[Rows], num_slots: int)
 
     Args:
         examples: The examples of the federation. Public ones are not copied.
-        tables: Index tables into them, [..., capacity].
+        tables: Index tables into them, [..., capacity]. Their concepts are kept.
         num_slots: The number of examples of the copy, at least the number of referenced examples plus one.
 
     Returns:
@@ -50,8 +50,17 @@ def compact_examples(examples: Examples, tables: Sequence[Rows], num_slots: int)
         index[entry] = np.arange(offset, offset + len(positions[-1]))
         new_tables.append(rows._replace(index=index))
     chosen = np.concatenate(positions)
+    concepts = examples.concepts
+    if concepts is not None:
+        num_examples = len(examples.labels)
+        concept = iter(np.split(chosen // num_examples, np.cumsum(list(map(len, positions)))[:-1])[1:])
+        chosen = chosen % num_examples
+        for rows, entry in zip(new_tables, is_entry, strict=True):
+            rows.index[entry] += next(concept) * num_slots
+        if concepts.seed is not None:
+            concepts = concepts._replace(numbers=_gather(np.arange(num_examples, dtype=np.int32), chosen, num_slots))
     inputs, labels = (_gather(np.asarray(values), chosen, num_slots) for values in examples[:2])
-    return examples._replace(inputs=inputs, labels=labels), tuple(new_tables)
+    return examples._replace(inputs=inputs, labels=labels, concepts=concepts), tuple(new_tables)
 
 
 def _gather(values: np.ndarray, positions: np.ndarray, num_slots: int) -> np.ndarray:
@@ -105,18 +114,22 @@ class CohortLoader:
         by_round = jax.tree.map(lambda x: np.asarray(x).swapaxes(0, 1), drawn)
         return [tree.take(by_round, number) for number in range(len(by_round.ids))]
 
-    def load(self, cohort: Cohort, with_test: bool = False) -> LoadedCohort:
+    def load(self, cohort: Cohort, round: int, with_test: bool = False) -> LoadedCohort:
         """Find the data of a cohort.
 
         Args:
             cohort: The cohort, leaves [runs, slots].
+            round: The number of the round.
             with_test: Whether to include test examples, and all examples of absent clients.
         """
-        is_here, parts = cohort.is_here, [self._data.train, self._data.valid]
+        is_here, ids, data, phases = cohort.is_here, cohort.ids, self._data, self._traced.spec.federation.phases
+        if phases is not None:
+            ids, data = phases.rows[phases.number(round)][ids], phases
+        parts = [data.train, data.valid]
         if with_test:
             is_here = np.broadcast_to(np.arange(is_here.shape[1]) < self._traced.round.cohort_size, is_here.shape)
-            parts.append(self._data.test)
-        tables = tuple(select_rows(part, cohort.ids, is_here) for part in parts)
+            parts.append(data.test)
+        tables = tuple(select_rows(part, ids, is_here) for part in parts)
         examples, rows = self.load_examples(tables, self._num_slots[with_test])
         return CohortBatch(cohort, *rows), examples
 
@@ -141,8 +154,11 @@ class CohortLoader:
         examples = self._data.examples
         num = num_slots if self.is_streaming else len(examples.labels)
         public = jax.tree.map(lambda x: ShapeDtypeStruct(x.shape, x.dtype), examples.public)
-        own = jax.tree.map(lambda x: ShapeDtypeStruct((num, *x.shape[1:]), x.dtype), examples._replace(public=None))
-        return own._replace(public=public)
+        concepts: Any = jax.tree.map(lambda x: ShapeDtypeStruct(np.shape(x), x.dtype), examples.concepts)
+        if self.is_streaming and concepts is not None and concepts.seed is not None:
+            concepts = concepts._replace(numbers=ShapeDtypeStruct((num,), np.int32))
+        own = jax.tree.map(lambda x: ShapeDtypeStruct((num, *x.shape[1:]), x.dtype), Examples(*examples[:2]))
+        return own._replace(public=public, concepts=concepts)
 
     def release(self) -> None:
         """Free the memory of the examples on the device."""

@@ -21,6 +21,7 @@ from fedjax_het.engine.round.program import Round, make_round
 from fedjax_het.engine.round.timing import Timing
 from fedjax_het.engine.storage.checkpoint import Checkpoints
 from fedjax_het.engine.storage.client_store import ClientStore
+from fedjax_het.errors import InputError
 from fedjax_het.types import Array, Key, Model, State
 
 AUTO = "auto"
@@ -105,8 +106,9 @@ class RunSpec:
 
     def max_examples(self, with_test: bool = False) -> int:
         """The number of training, validation and perhaps test examples in the largest cohorts of the runs."""
-        parts = self.federation.data[1 : 4 if with_test else 3]
-        counts = np.sort(sum((np.asarray(rows.count) for rows in parts), start=np.zeros(self.num_clients, int)))
+        parts = ("train", "valid", "test")[: 3 if with_test else 2]
+        largest = (self.federation.largest_counts(part) for part in parts)
+        counts = np.sort(sum(largest, start=np.zeros(self.num_clients, int)))
         return self.num_runs * int(counts[-self.cohort_size :].sum())
 
     def keys(self) -> Key:
@@ -123,14 +125,15 @@ class RunSpec:
             algorithm or self.algorithm,
             self.model,
             self.num_clients,
-            num_training=int(np.count_nonzero(self.federation.data.train.count)),
-            num_examples=self.federation.data.train.count,
+            num_training=int(np.count_nonzero(self.federation.largest_counts("train"))),
+            num_examples=self.federation.largest_counts("train"),
             participation=self.participation,
             timing=None if self.asynchronous else self.timing,
             asynchronous=self.asynchronous,
             layout=layout,
             prepare=self.federation.prepare,
             augment=self.federation.augment,
+            phases=self.federation.phases,
         )
 
     def restore(self, checkpoints: Checkpoints, *, is_on_device: bool = True) -> State:
@@ -165,6 +168,11 @@ class RunSpec:
         if asynchronous is None:
             return self
         train_counts = np.asarray(self.federation.data.train.count, np.int64)
+        if (phases := self.federation.phases) and (phases.train.count[phases.rows] != train_counts).any():
+            raise InputError(
+                "asynchronous: the schedule follows from clients' numbers of examples, which this drift changes. "
+                "Choose synchronous rounds, or a drift of concepts, which keeps the numbers."
+            )
         num_training = int(np.count_nonzero(train_counts))
         asynchronous.check(self.algorithm, self.participation, self.timing, self.num_clients, num_training)
         assert self.timing is not None

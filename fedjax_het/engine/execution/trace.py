@@ -78,7 +78,7 @@ def trace_round(spec: RunSpec, layout: Layout) -> TracedRound:
     for name in spec.algorithm.published:
         if name not in provided:
             raise InputError(f"published['{name}'] summarizes a value no client reports. {nearest(name, provided)}")
-    if not np.any(np.asarray(federation.data.train.count)):
+    if not np.any(federation.largest_counts("train")):
         raise InputError(f"{federation.name}: no client has a training example. Lower the held-out fractions.")
     for algorithm in spec.sweep.algorithms:
         _check_steps(algorithm, federation)
@@ -170,7 +170,7 @@ def _check_states(spec: RunSpec, layout: Layout, initial: State) -> None:
 
 
 def _check_steps(algorithm: Algorithm, federation: Federation) -> None:
-    max_steps = int(np.max(algorithm.local_update.num_steps(np.asarray(federation.data.train.count, np.int64))))
+    max_steps = int(np.max(algorithm.local_update.num_steps(np.asarray(federation.largest_counts("train"), np.int64))))
     if max_steps > LARGEST_COUNT:
         raise InputError(
             f"epochs: {max_steps} steps per client and round exceed the limit of {LARGEST_COUNT}. Use fewer epochs."
@@ -182,7 +182,7 @@ def _check_named_clients(algorithm: Algorithm, federation: Federation) -> None:
     for where, part in parts:
         for option, clients in part.named_clients:
             check_clients(f"{where}: {option}", clients, federation.num_clients)
-            if idle := [client for client in clients if not federation.data.train.count[client]]:
+            if idle := [client for client in clients if not federation.largest_counts("train")[client]]:
                 raise InputError(f"{where}: {option}: client {idle[0]} has no training example. Name another client.")
 
 
@@ -242,6 +242,7 @@ def _check_amplitude(shared: Variables, federation: Federation) -> None:
         return
     rows = federation.data.train
     positions = np.concatenate([index[:count] for index, count in zip(rows.index, rows.count, strict=True)])
+    positions %= len(federation.examples.labels)  # also under other concepts
     if has_means_of_both_signs(federation.prepare, np.asarray(federation.examples.inputs), positions):
         reason, fix = "the images' means have both signs", "Shift the images so that no mean is negative, e.g. to 0..1"
         if federation.prepare.moments is not None:

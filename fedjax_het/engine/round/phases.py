@@ -15,6 +15,7 @@ from jaxtyping import Bool, Float, Int
 
 from fedjax_het import tree
 from fedjax_het.algorithm import Algorithm
+from fedjax_het.data.phases import Phases, find_phase
 from fedjax_het.engine.parallel.layout import Layout
 from fedjax_het.engine.parallel.update_stack import StackedUpdates
 from fedjax_het.engine.round import client_step, mixing, model_choice, selection, server_step, uplink
@@ -55,6 +56,7 @@ class RoundSpec(NamedTuple):
     timing: Timing | None
     asynchronous: Asynchronous | None
     layout: Layout
+    phases: Phases | None = None  # of the clients' data
 
     @property
     def cohort_size(self) -> int:
@@ -146,9 +148,9 @@ def train_cohort(
 
 def broadcast(spec: RoundSpec, server: ServerState) -> Broadcast:
     """The server's message to all clients of a round."""
-    uplink_messages = uplink.publish(spec.algorithm.uplink, server)
+    told, phase = uplink.publish(spec.algorithm.uplink, server), find_phase(spec.phases, server.round)
     published = server_step.select_sent(spec.algorithm.published, server.published)
-    return Broadcast(server.round, server.shared, published, uplink_messages, server.base)
+    return Broadcast(server.round, server.shared, published, told, server.base, phase)
 
 
 def survey_clients(
@@ -284,11 +286,8 @@ def _read_clock(spec: RoundSpec, cohort: Cohort, results: ClientResult, round: A
     """The metrics of the virtual clock; {} without one."""
     if spec.asynchronous:
         staleness = round - jnp.asarray(cohort.start)[: spec.cohort_size]
-        return {
-            "num_late": jnp.asarray(cohort.num_late),
-            "seconds": jnp.asarray(cohort.seconds),
-            "staleness": staleness,
-        }
+        clock = {"num_late": jnp.asarray(cohort.num_late), "seconds": jnp.asarray(cohort.seconds)}
+        return clock | {"staleness": staleness}
     if spec.timing is None or results.seconds is None or results.is_late is None:
         return {}
     seconds = spec.timing.duration(results.seconds, results.is_late)

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from fedjax_het import tree
 from fedjax_het.algorithm import Algorithm
 from fedjax_het.data.augmentation import Augmentation
+from fedjax_het.data.phases import Phases
 from fedjax_het.engine.parallel.layout import Layout, vmapped
 from fedjax_het.engine.round import client_step, initialization, mixing, model_choice, selection, uplink
 from fedjax_het.engine.round.asynchronous import Asynchronous
@@ -61,6 +62,7 @@ def make_round(
     layout: Layout = vmapped,
     prepare: Callable[[Array], Array] = lambda inputs: inputs,
     augment: Augmentation | None = None,
+    phases: Phases | None = None,
 ) -> Round:
     """Compose an algorithm's slots into `init(key, data)` and `step(state, data, key)`, and the functions inside them.
 
@@ -82,6 +84,7 @@ def make_round(
         layout: The layout of the client axis on devices.
         prepare: Stored inputs [batch, ...] -> inputs of the model; it runs inside the step that reads them.
         augment: (key, stored inputs, labels) -> inputs of the model and labels in training; None: `prepare`.
+        phases: The phases of the clients' data, which broadcasts name; None: data never change.
 
     Returns:
         The round.
@@ -107,6 +110,7 @@ def make_round(
         timing,
         asynchronous,
         layout,
+        phases,
     )
     mixing.check_mixing(algorithm, num_clients, is_asynchronous=asynchronous is not None)
     model_choice.check_models(algorithm, is_asynchronous=asynchronous is not None)

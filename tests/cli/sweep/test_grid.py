@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fedjax_het.cli import compare
-from fedjax_het.cli.configuration import build
+from fedjax_het.cli.configuration import build_data
 from fedjax_het.cli.configuration.config_files import Config, find_config
 from fedjax_het.cli.sweep import grid
 from fedjax_het.cli.sweep.grid import GridRun
@@ -60,7 +60,7 @@ def test_every_domain_is_left_out_with_a_client_for_each_of_the_others(tmp_path)
     common |= {"data.partition.name": "by_domain"}
     found = grid.make_grid([QUICK], common, {"data.unseen": ["all"]})
     assert [cell.own["data.unseen"] for cell in found] == ["a", "b", "c"]
-    federation = build.build_federation(found[0].settings()["data"])[1]
+    federation = build_data.build_federation(found[0].settings()["data"])[1]
     assert federation.num_clients == 2 and set(federation.unseen) == {"a"}
 
 

@@ -23,7 +23,7 @@ import pytest
 
 from experiments.papers import fedld, fedmgc, fedrd, harmofl
 from experiments.spec import Experiment
-from fedjax_het.cli.configuration import build
+from fedjax_het.cli.configuration.build_data import build_federation
 from fedjax_het.data import Dataset
 from tests.shared import shared_path
 
@@ -163,7 +163,7 @@ def test_clients_have_as_many_examples_as_in_the_paper(paper, what):
         )
         for cell in list(PAPERS[paper][what].make_runs("paper", {}, {}).values())[:1]:
             table = cell.settings()["data"]
-            _, federation = build.build_federation(table | {"unseen": names[0] if table["unseen"] else ""}, dataset)
+            _, federation = build_federation(table | {"unseen": names[0] if table["unseen"] else ""}, dataset)
             for part in ("train", "valid", "test"):
                 counts = getattr(federation.data, part).count
                 assert set(counts.tolist()) == {fact[f"each_{part}"]}, part
