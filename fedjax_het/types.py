@@ -128,6 +128,7 @@ class ClientView(NamedTuple):
     max_steps: Int[Array, ""] | None = None  # maximum number of steps in this round; None: no limit
     results: Named = {}  # {} before training, `Trained.results` after
     model: Int[Array, ""] | None = None  # the server's model that it received; None if there is only one
+    models: Variables | None = None  # all models of the server, [models, ...], in the survey; None otherwise
 
 
 Reads = Literal["sums", "tensors", "gram"]

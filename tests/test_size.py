@@ -9,7 +9,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 @pytest.mark.parametrize(
     ("folders", "max_lines", "max_files"),
-    [(("fedjax_het", "experiments"), 64_330, 490), (("tests",), 44_728, 334)],
+    [(("fedjax_het", "experiments"), 64_894, 495), (("tests",), 44_918, 336)],
 )
 def test_code_stays_within_its_budget(folders, max_lines, max_files):
     files = [path for folder in folders for path in (ROOT / folder).rglob("*.py")]

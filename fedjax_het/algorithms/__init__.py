@@ -29,6 +29,7 @@ from fedjax_het.algorithms._feddf import feddf
 from fedjax_het.algorithms._feddg import feddg
 from fedjax_het.algorithms._feddisco import feddisco
 from fedjax_het.algorithms._feddistill import feddistill
+from fedjax_het.algorithms._feddrift import feddrift
 from fedjax_het.algorithms._feddyn import feddyn
 from fedjax_het.algorithms._fedem import fedem
 from fedjax_het.algorithms._fedetf import fedetf
@@ -43,6 +44,7 @@ from fedjax_het.algorithms._fediir import fediir
 from fedjax_het.algorithms._fedkd import fedkd
 from fedjax_het.algorithms._fedlc import fedlc
 from fedjax_het.algorithms._fedld import fedld
+from fedjax_het.algorithms._fedlwf import fedlwf
 from fedjax_het.algorithms._fedmd import fedmd
 from fedjax_het.algorithms._fedmgc import fedavg_dgc, fedmgc, fedprox_dgc
 from fedjax_het.algorithms._fedmgda import fedmgda
@@ -102,7 +104,7 @@ FAMILIES: Mapping[str, tuple[Callable[..., Algorithm], ...]] = MappingProxyType(
         "Prompts of CLIP": (promptfl, fedotp, fedpgp),
         "Different capacities": (heterofl, fedrolex, fjord, depthfl),
         "No server": (dpsgd, dfedavgm, dfedsam, choco, dsgt, sgp),
-        "Drift and new classes": (flash, ada_fedavg),
+        "Drift and new classes": (flash, ada_fedavg, feddrift, fedlwf),
         "Domain shift": (harmofl, fedsr, fedl2r, fediir, fedrd, fedga, feddg, fpl, fedheal),
     }
 )

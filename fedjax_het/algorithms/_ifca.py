@@ -150,6 +150,6 @@ def cfl(
             assigned_model("groups"),
             continue_groups("groups"),
             are_all_sent=False,
-            weigh=shares_of_groups("groups"),
+            weigh=shares_of_groups("groups", max_models),
         ),
     )

@@ -1,4 +1,4 @@
-"""Clustering over arrays of fixed shapes, inside the compiled program: FINCH, and division in two."""
+"""Clustering over arrays of fixed shapes, inside the compiled program: FINCH, division in two, and merging."""
 
 from typing import Literal
 
@@ -10,6 +10,7 @@ from fedjax_het.types import Array
 
 _SHORTEST = 1e-8  # cosines with shorter vectors are 0
 Linkage = Literal["single", "complete"]
+Merging = Literal["complete", "average"]
 
 
 def cluster_by_first_neighbours(points: Array, is_member: Array) -> Array:
@@ -116,8 +117,9 @@ def bipartition(similarity: Array, is_member: Array, linkage: Linkage = "single"
     Returns:
         [n] bool, the second part, which does not contain the first member.
     """
-    rule = _cut_spanning_tree if linkage == "single" else _merge_completely
-    return rule(jnp.where(is_member[:, None] & is_member, similarity, -jnp.inf), is_member)
+    if linkage == "complete":
+        return is_member & (merge_nearest(similarity, is_member, num_parts=2) != jnp.argmax(is_member))
+    return _cut_spanning_tree(jnp.where(is_member[:, None] & is_member, similarity, -jnp.inf), is_member)
 
 
 def _cut_spanning_tree(similarity: Array, is_member: Array) -> Array:
@@ -140,16 +142,45 @@ def _cut_spanning_tree(similarity: Array, is_member: Array) -> Array:
     return is_member & (order >= jnp.argmin(strength))
 
 
-def _merge_completely(similarity: Array, is_member: Array) -> Array:
+def merge_nearest(
+    similarity: Array,
+    is_member: Array,
+    *,
+    num_parts: int = 1,
+    min_similarity: float | Array = -jnp.inf,
+    linkage: Merging = "complete",
+) -> Array:
+    """Merge the two most similar parts, at first single members, again and again (agglomerative clustering).
+
+    Args:
+        similarity: [n, n], symmetric.
+        is_member: [n] bool.
+        num_parts: The number of parts at which merging ends.
+        min_similarity: Parts that are less similar than this are not merged.
+        linkage: The similarity of two parts: that of their least similar members ("complete"), or the mean over pairs
+            of members ("average").
+
+    Returns:
+        [n], the lowest index among the members of a point's part; for others their own index.
+    """
     num, ids = len(similarity), jnp.arange(len(similarity))
+
+    def pairs(likeness: Array, is_part: Array) -> Array:
+        return jnp.where((is_part[:, None] & is_part) & (ids[:, None] < ids), likeness, -jnp.inf)
+
+    def is_unfinished(carry: tuple[Array, Array, Array]) -> Array:
+        likeness, _, is_part = carry
+        return (jnp.sum(is_part) > num_parts) & (jnp.max(pairs(likeness, is_part)) >= min_similarity)
 
     def merge(carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
         likeness, labels, is_part = carry
-        pairs = jnp.where((is_part[:, None] & is_part) & (ids[:, None] < ids), likeness, -jnp.inf)
-        kept, merged = jnp.divmod(jnp.argmax(pairs), num)
-        row = jnp.minimum(likeness[kept], likeness[merged])
+        kept, merged = jnp.divmod(jnp.argmax(pairs(likeness, is_part)), num)
+        if linkage == "complete":
+            row = jnp.minimum(likeness[kept], likeness[merged])
+        else:
+            size, added = (jnp.sum(labels == part) for part in (kept, merged))
+            row = (size * likeness[kept] + added * likeness[merged]) / (size + added)
         likeness = likeness.at[kept].set(row).at[:, kept].set(row)
         return likeness, jnp.where(labels == merged, kept, labels), is_part.at[merged].set(False)
 
-    _, labels, _ = jax.lax.while_loop(lambda carry: jnp.sum(carry[2]) > 2, merge, (similarity, ids, is_member))
-    return is_member & (labels != jnp.argmax(is_member))
+    return jax.lax.while_loop(is_unfinished, merge, (similarity, ids, is_member))[1]

@@ -77,11 +77,11 @@ def continue_groups(name: str) -> Callable[[Named, Array], tuple[Array, Array]]:
     return lambda published, cohort: (published[name]["labels"][cohort], published[name]["source"])
 
 
-def shares_of_groups(name: str) -> Callable[[Named], Array]:
+def shares_of_groups(name: str, num_groups: int) -> Callable[[Named], Array]:
     """The share of the clients in each of the groups `published[name]`, for `SharedModels.weigh`."""
 
     def weigh(published: Named) -> Array:
-        labels, source = published[name]["labels"], published[name]["source"]
-        return jnp.bincount(labels, length=len(source)) / len(labels)
+        labels = published[name]["labels"]
+        return jnp.bincount(labels, length=num_groups) / len(labels)
 
     return weigh

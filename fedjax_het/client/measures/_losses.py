@@ -11,16 +11,22 @@ from fedjax_het._internal.keys import make_key
 from fedjax_het._internal.whole_data import mean_objective
 from fedjax_het.algorithm import Measure, Problem
 from fedjax_het.labels import cross_entropies, mean_per_example
+from fedjax_het.problem import MissingSlotError
 from fedjax_het.types import Array, Batch, ClientData, ClientView, Rows, Variables
 from fedjax_het.validation import Count, validate_arguments
 
 Metric = Literal["loss", "accuracy"]
 Examples = Literal["valid_or_train", "valid", "train"]
 Moment = Literal["last_epoch_mean", "round_mean", "pre_eval", "post_eval"]
-METRICS: dict[Metric, Callable[[Array, Array], Array]] = {
-    "loss": cross_entropies,
-    "accuracy": lambda logits, labels: (jnp.argmax(logits, axis=-1) != labels).astype(logits.dtype),
-}
+
+
+def _errors(logits: Array, labels: Array) -> Array:
+    """1 for a wrong class, 0 for the right one, and NaN where a logit is."""
+    is_wrong = (jnp.argmax(logits, axis=-1) != labels).astype(logits.dtype)
+    return jnp.where(jnp.any(jnp.isnan(logits), axis=-1), jnp.nan, is_wrong)
+
+
+METRICS: dict[Metric, Callable[[Array, Array], Array]] = {"loss": cross_entropies, "accuracy": _errors}
 
 
 @validate_arguments
@@ -74,15 +80,45 @@ def best_model(metric: Metric = "loss", examples: Examples = "train", batch_size
     """
 
     def measure(problem: Problem, view: ClientView) -> Array:
-        personal, _ = tree.partition_like(view.start, view.received.shared)
-        rows = _choose_rows(view.data, examples)
-
-        def loss(shared: Variables) -> Array:
-            return _mean_metric(problem, view, tree.merge(shared, personal), METRICS[metric], rows, batch_size)
-
-        return jnp.argmin(jax.vmap(loss)(view.received.shared))
+        return jnp.argmin(_losses_of_all(problem, view, view.received.shared, metric, examples, batch_size))
 
     return measure
+
+
+@validate_arguments
+def losses_of_models(
+    metric: Metric = "loss", examples: Examples = "train", batch_size: Count = 50, every: Count = 1
+) -> Measure:
+    """[models]: the losses of all models of the server on the client's examples, for the survey.
+
+    Args:
+        metric: See `mean_loss`.
+        examples: See `mean_loss`.
+        batch_size: See `mean_loss`.
+        every: They are measured in multiples of this round, and 0 in others.
+    """
+
+    def measure(problem: Problem, view: ClientView) -> Array:
+        def losses() -> Array:
+            return _losses_of_all(problem, view, view.models, metric, examples, batch_size)
+
+        shape = jax.eval_shape(losses)
+        return jax.lax.cond(view.received.round % every == 0, losses, lambda: jnp.zeros(shape.shape, shape.dtype))
+
+    return measure
+
+
+def _losses_of_all(
+    problem: Problem, view: ClientView, models: Variables | None, metric: Metric, examples: Examples, batch_size: int
+) -> Array:
+    if models is None:
+        raise MissingSlotError("reads all models of the server, which has one. Set Algorithm.models.")
+    personal, rows = tree.partition_like(view.start, models)[0], _choose_rows(view.data, examples)
+
+    def loss(shared: Variables) -> Array:
+        return _mean_metric(problem, view, tree.merge(shared, personal), METRICS[metric], rows, batch_size)
+
+    return jax.vmap(loss)(models)
 
 
 def assigned_model(name: str) -> Measure:

@@ -7,6 +7,7 @@ from fedjax_het.client.objectives._conditional import (
     decay,
     representation_discrepancy,
 )
+from fedjax_het.client.objectives._continual import learning_without_forgetting
 from fedjax_het.client.objectives._contrastive import clustered_contrastive, contrastive, text_contrastive
 from fedjax_het.client.objectives._debiased import Divergence, Divisor, LambdaTime, debiased_cross_entropy
 from fedjax_het.client.objectives._distillation import (
@@ -87,6 +88,7 @@ __all__ = [
     "generated_features",
     "invariance",
     "l2_representation",
+    "learning_without_forgetting",
     "logit_distillation",
     "margin",
     "mean_consensus",

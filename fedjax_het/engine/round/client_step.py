@@ -107,9 +107,9 @@ def cohort_members(clients: ClientState, data: ClientData, cohort: Cohort, key: 
 
 def run_survey(algorithm: Algorithm, problem: Problem, common: Common, member: CohortMember) -> Named:
     """Evaluate the survey of an algorithm on one client, before training."""
-    common, model = receive(algorithm, problem, common, member)
-    view = _make_view(common, member, model)
-    return _evaluate_measures("survey", algorithm.survey, common.bind(problem, member.client), view)
+    own, model = receive(algorithm, problem, common, member)
+    view = _make_view(own, member, model)._replace(models=common.received.shared if algorithm.models else None)
+    return _evaluate_measures("survey", algorithm.survey, own.bind(problem, member.client), view)
 
 
 def train_client(
@@ -270,13 +270,12 @@ def make_personal_model(algorithm: Algorithm, problem: Problem, common: Common, 
 
 
 def _make_view(common: Common, member: CohortMember, model: Array | None = None) -> ClientView:
-    received, examples = common.received, common.examples
-    start = tree.merge(received.shared, member.state.personal)
+    received, start = common.received, tree.merge(common.received.shared, member.state.personal)
     return ClientView(
         received=received._replace(published=SlotView("published", received.published)),
         memory=SlotView("memory", member.state.memory),
         answers=SlotView("answers", member.answers),
-        data=ClientData(examples, *member.rows, HIDDEN_TEST_ROWS),
+        data=ClientData(common.examples, *member.rows, HIDDEN_TEST_ROWS),
         start=start,
         local=start,
         optimizer=(),

@@ -78,7 +78,8 @@ def _initialize_models(spec: RoundSpec, initialize: Callable[[Key], Variables], 
     """The fields of the server that differ by model, [models, ...]; the first model is that of `key`."""
     algorithm = spec.algorithm
     assert algorithm.models
-    others = (jax.random.fold_in(key, number) for number in range(1, algorithm.models.number))
+    numbers, is_same = range(1, algorithm.models.number), algorithm.models.are_equal
+    others = (key if is_same else jax.random.fold_in(key, number) for number in numbers)
     shared = jax.vmap(initialize)(jnp.stack([key, *others]))
     optimizer = jax.vmap(algorithm.server_optimizer.init)(shared["params"])
     aggregator = jax.vmap(lambda shared: algorithm.aggregator.init(shared, spec.num_clients))(shared)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from fedjax_het import tree
 from fedjax_het.algorithm import Algorithm
 from fedjax_het.engine.parallel.update_stack import StackedUpdates
-from fedjax_het.engine.round.client_step import Sums
+from fedjax_het.engine.round.client_step import Common, Sums
 from fedjax_het.engine.round.update_plan import AGGREGATOR, UpdateSums
 from fedjax_het.errors import InputError
 from fedjax_het.shared_models import SharedModels
@@ -32,6 +32,20 @@ def check_models(algorithm: Algorithm, *, is_asynchronous: bool) -> None:
             "uplink: a stage acts on the sum over all clients or hides their data from the server, which with several "
             "models learns the choice of each client. Leave the stage out."
         )
+
+
+def combine_models(models: SharedModels | None, server: ServerState, common: Common) -> tuple[ServerState, Common]:
+    """(the server, what clients receive) with the models with which a round begins; see `SharedModels.combine`."""
+    if models is None or models.combine is None:
+        return server, common
+    weights = models.combine(server.published)
+    source = jnp.argmax(weights, axis=1)
+    is_changed = jnp.any(weights != jnp.eye(models.number), axis=1)
+    shared = tree.where(is_changed, tree.weighted_sum(server.shared, weights), server.shared)
+    own = server.optimizer, server.aggregator
+    optimizer, aggregator = tree.where(is_changed, tree.take(own, source), own)
+    server = server._replace(shared=shared, optimizer=optimizer, aggregator=aggregator)
+    return server, common._replace(received=common.received._replace(shared=shared))
 
 
 def step_models(

@@ -135,6 +135,7 @@ def train_cohort(
     asked = spec.algorithm, spec.problem, spec.layout, common, members, cohort
     cohort, members = selection.poll_clients(spec.participation.poll, len(ids), *asked)
     server, common, members = survey_clients(spec, server, common, members, ids)
+    server, common = model_choice.combine_models(spec.algorithm.models, server, common)
     results, sums = train_clients(spec, common, members)
     bound = spec._replace(problem=common.bind(spec.problem))
     decision = update_server(bound, server, common, results, sums, ids, server_key)
@@ -167,10 +168,9 @@ def survey_clients(
     is_present = jax.vmap(lambda count, own: (count > 0) & tree.is_finite(own))(counts, answers)
     answers = tree.where(is_present, answers, tree.zeros_like(answers))
     uploads = Upload({}, answers, counts, jnp.zeros_like(counts))
-    received = common.received
-    view = ServerView(received, uploads, ids, is_present, spec.num_training, StackedUpdates({}, spec.layout))
+    view = ServerView(common.received, uploads, ids, is_present, spec.num_training, StackedUpdates({}, spec.layout))
     published = server_step.update_published(algorithm.published, server.published, answers, view)
-    received = received._replace(published=server_step.select_sent(algorithm.published, published))
+    received = common.received._replace(published=server_step.select_sent(algorithm.published, published))
     return server._replace(published=published), common._replace(received=received), members
 
 

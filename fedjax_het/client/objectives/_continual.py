@@ -1,0 +1,69 @@
+"""Losses for sequences of tasks with new classes: LwF."""
+
+import jax
+import jax.numpy as jnp
+
+from fedjax_het import tree
+from fedjax_het.algorithm import Term
+from fedjax_het.client.objectives._supervised import masked_mean
+from fedjax_het.labels import check_classes
+from fedjax_het.problem import ForwardPass
+from fedjax_het.types import Array
+from fedjax_het.validation import NonNegative, Positive, validate_arguments
+
+
+@validate_arguments
+def learning_without_forgetting(lam: NonNegative = 3.0, temperature: Positive = 2.0) -> Term:
+    """Cross-entropy over the classes of this task, and distillation of the old model over those of earlier tasks (LwF).
+
+        1/B sum_b -log softmax_{c in new}(z_b)[y_b] + lam 1/B sum_b - sum_{c in old} q_c log p_c
+        q = softmax_old(z^old_b / T) of the model at the end of the last task, p = softmax_old(z_b / T)
+
+    Both softmaxes are over some classes only. An example of an old class competes with the new ones. In the first task
+    the second sum is 0. Classes that have not appeared yet are in no sum.
+    Shapes: logits [batch, class] with labels [batch].
+    Reads: outputs.logits, published["tasks"] (`server.tasks.tasks_so_far`). Cost: one more forward pass per step.
+
+    Args:
+        lam: Weight of the distillation (3; 25 elsewhere in the code).
+        temperature: T (2). There is no factor T^2.
+
+    References:
+        Li and Hoiem, Learning without Forgetting, TPAMI 2018. arXiv:1606.09282; code
+        zj-jayzhang/Federated-Class-Continual-Learning, methods/lwf.py.
+    """
+
+    def learning_without_forgetting(forward: ForwardPass) -> Array:
+        tasks, logits, labels = forward.view.received.published["tasks"], forward.outputs.logits, forward.batch.labels
+        check_classes(labels)
+        losses = losses_over(logits, labels, tasks["new"]) + lam * distillation_over(
+            logits, logits_of_old_model(forward), tasks["old"], temperature
+        )
+        return masked_mean(losses, forward.batch.mask)
+
+    return learning_without_forgetting
+
+
+def logits_of_old_model(forward: ForwardPass) -> Array:
+    """The logits of the published model of the last task on the same batch, in evaluation mode."""
+    old = tree.merge(forward.view.start, forward.view.received.published["tasks"]["model"])
+    params, state = tree.split_params(old)
+    again = forward.problem.forward(params, state, forward.batch, forward.view, forward.key, is_training=False)
+    return jax.lax.stop_gradient(again.outputs.logits)
+
+
+def losses_over(logits: Array, labels: Array, classes: Array) -> Array:
+    """-log softmax(z)[y] over some classes, bool [class], and the true one: logits [batch, class] -> [batch]."""
+    is_true = jax.nn.one_hot(labels, logits.shape[-1], dtype=bool)
+    return -jnp.sum(jnp.where(is_true, _log_softmax(logits, classes | is_true), 0), axis=-1)
+
+
+def distillation_over(logits: Array, target: Array, classes: Array, temperature: float) -> Array:
+    """- sum_c q_c log p_c over some classes, bool [class], of softmaxes at a temperature; 0 without any: [batch]."""
+    own, wanted = (_log_softmax(scores / temperature, classes) for scores in (logits, target))
+    return -jnp.sum(jnp.where(classes, jnp.exp(wanted) * own, 0), axis=-1)
+
+
+def _log_softmax(logits: Array, classes: Array) -> Array:
+    never = jnp.finfo(logits.dtype).min / 2  # finite, so that no gradient is NaN
+    return jax.nn.log_softmax(jnp.where(classes, logits, never))
