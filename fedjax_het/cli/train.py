@@ -28,7 +28,7 @@ from fedjax_het.cli.runs.run_directory import RunDirectory, describe_differences
 from fedjax_het.cli.runs.run_files import SELECTED
 from fedjax_het.cli.training import terminal
 from fedjax_het.cli.training.loop import TrainingLoop
-from fedjax_het.cli.training.recorder import WRITTEN, RunRecorder, draw_pictures
+from fedjax_het.cli.training.recorder import PHASES, WRITTEN, RunRecorder, draw_pictures
 from fedjax_het.errors import InputError, NonFiniteError
 
 _NOT_BITWISE = (
@@ -170,6 +170,7 @@ def _print_results(run: Run, has_trained: bool) -> None:
         *diagnostics_log.diagnostics_files(run.settings["diagnostics"]),
         *trackers.folders(run.settings["live"], directory.path),
         SELECTED,
+        PHASES,
     )
     paths = [directory / name for name in (*WRITTEN, *optional)]
     print("\n".join(["written:", *(f"  {path}" for path in paths if path.exists())]))

@@ -7,12 +7,20 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Int
 
+from fedjax_het.data.exemplars import choose_exemplars
 from fedjax_het.data.listing import listed
 from fedjax_het.data.patterns import Pattern, alternate, logistic, ramp, switch
 from fedjax_het.data.phases import ABSENT
 from fedjax_het.data.timeline import Concepts, Drift, Entries, Timeline, count_concepts, select_domain
 from fedjax_het.errors import InputError
-from fedjax_het.validation import Count, CountOrZero, Positive, PositiveFraction, validate_arguments
+from fedjax_het.validation import (
+    Count,
+    CountOrZero,
+    Positive,
+    PositiveFraction,
+    refuse_without_effect,
+    validate_arguments,
+)
 
 
 # ---- a new concept replaces the old one ------------------------------------------------------------------------------
@@ -185,26 +193,36 @@ def tasks(
     rounds_per_task: Count = 20,
     first: CountOrZero = 0,
     by: Literal["class", "domain"] = "class",
+    exemplars: CountOrZero = 0,
+    choice: Literal["random", "herding"] = "random",
 ) -> Drift:
     """A sequence of tasks: in each phase, clients have the examples of some classes, or domains, in random order.
+
+    Clients also train on their exemplars of earlier tasks. The test examples are those of the task alone.
 
     Args:
         num_tasks: The number of tasks.
         rounds_per_task: The number of rounds of each task; the last one does not end.
         first: The number of classes of the first task; the others are divided equally. 0: all tasks are equal.
-        by: "class" (class-incremental), or "domain": each task has a domain of its own.
+        by: "class" (class-incremental), or "domain" (domain-incremental).
+        exemplars: The number of training examples of each class or domain that a client keeps after its task.
+        choice: The choice of exemplars: "random", or "herding" (see `exemplars.herd`) of the stored inputs; GLFC herds
+            the features of the current model.
 
     Raises:
-        InputError: There are fewer classes than tasks, or they cannot be divided equally.
+        InputError: There are fewer classes than tasks, or they cannot be divided equally; a choice without exemplars.
     """
+    if not exemplars:
+        refuse_without_effect(tasks, "without exemplars", choice=choice)
 
     def drift(entries: Entries, rng: np.random.Generator) -> Timeline:
         number, groups = (
             (entries.num_classes, entries.labels) if by == "class" else (entries.num_domains, entries.domains)
         )
         task = divide_tasks(rng.permutation(number), num_tasks, first)[groups]
+        kept = choose_exemplars(entries, groups, exemplars, choice == "herding")
         starts = [rounds_per_task * phase for phase in range(num_tasks)]
-        return Timeline(starts, lambda phase: np.where(task == phase, 0, ABSENT))
+        return Timeline(starts, lambda phase: np.where((task == phase) | (kept & (task < phase)), 0, ABSENT))
 
     return drift
 

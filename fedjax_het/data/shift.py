@@ -1,14 +1,15 @@
-"""Planted groups: examples are dealt to domains, and those of a domain are changed in the same way."""
+"""Planted groups: examples are dealt to domains, and those of a domain have the same concept in all rounds."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
 import numpy as np
 
+from fedjax_het.data import concept
+from fedjax_het.data.concept import ConceptFamily
 from fedjax_het.data.dataset import Dataset
-from fedjax_het.errors import InputError
-from fedjax_het.labels import are_times
+from fedjax_het.types import Examples
 from fedjax_het.validation import Count, Seed, validate_arguments
 
 Shift = Callable[[Dataset], Dataset]
@@ -25,21 +26,10 @@ def rotated(num_groups: Count = 4, seed: Seed = 0) -> Shift:
         seed: The seed of the group of each example.
 
     Raises:
-        InputError: More than four groups; when applied, the inputs are not square images, or labels are masks.
+        InputError: More than four groups; when applied, the inputs are not square images.
     """
-    if num_groups > 4:
-        raise InputError(f"num_groups: there are four quarter turns, not {num_groups}. Give 1 to 4.")
-
-    def turn(dataset: Dataset) -> Dataset:
-        if dataset.inputs.ndim != 4 or dataset.inputs.shape[1] != dataset.inputs.shape[2] or dataset.is_segmentation:
-            raise InputError(f"shift: {dataset.name} has no square images with labels to rotate. Use relabeled.")
-        groups, inputs = _deal(dataset, num_groups, seed), np.array(dataset.inputs)
-        for turns in range(1, num_groups):
-            inputs[groups == turns] = np.rot90(inputs[groups == turns], turns, axes=(1, 2))
-        names = tuple(f"rotated_{90 * turns}" for turns in range(num_groups))
-        return replace(dataset, inputs=inputs, domains=groups, domain_names=names)
-
-    return turn
+    names = [f"rotated_{90 * turns}" for turns in range(num_groups)]
+    return _plant(concept.rotated(num_groups) if num_groups > 1 else None, names, seed)
 
 
 @validate_arguments
@@ -53,18 +43,8 @@ def relabeled(num_groups: Count = 4, seed: Seed = 0) -> Shift:
     Raises:
         InputError: When applied, the examples do not have one class each.
     """
-
-    def permute(dataset: Dataset) -> Dataset:
-        if not dataset.has_label_per_example or are_times(dataset.labels):
-            raise InputError(f"shift: {dataset.name} does not have one class per example. Use rotated.")
-        groups, rng = _deal(dataset, num_groups, seed), np.random.default_rng([seed, 1])
-        orders = [np.arange(dataset.num_classes)]
-        orders += [rng.permutation(dataset.num_classes) for _ in range(1, num_groups)]
-        labels = np.stack(orders)[groups, dataset.labels].astype(dataset.labels.dtype)
-        names = tuple(f"relabeled_{number}" for number in range(num_groups))
-        return replace(dataset, labels=labels, domains=groups, domain_names=names)
-
-    return permute
+    names = [f"relabeled_{number}" for number in range(num_groups)]
+    return _plant(concept.relabeled(num_groups, seed) if num_groups > 1 else None, names, seed)
 
 
 def unchanged() -> Shift:
@@ -72,10 +52,19 @@ def unchanged() -> Shift:
     return lambda dataset: dataset
 
 
-def _deal(dataset: Dataset, num_groups: int, seed: int) -> np.ndarray:
-    """[examples] int32: groups of equal size, drawn at random."""
-    order = np.random.default_rng([seed, 0]).permutation(len(dataset.inputs))
-    return (order % num_groups).astype(np.int32)
+def _plant(family: ConceptFamily | None, names: Sequence[str], seed: int) -> Shift:
+    """Deal examples to groups of equal size at random; group g has concept g. None: the groups do not differ."""
+
+    def plant(dataset: Dataset) -> Dataset:
+        order = np.random.default_rng([seed, 0]).permutation(len(dataset.inputs))
+        groups = (order % len(names)).astype(np.int32)
+        inputs, labels, num_classes = dataset.inputs, dataset.labels, dataset.num_classes
+        kinds = concept.stack_concepts(family(num_classes), inputs, labels, num_classes, seed) if family else None
+        if kinds is not None:
+            inputs, labels = concept.change_examples(Examples(inputs, labels), kinds, groups)
+        return replace(dataset, inputs=inputs, labels=labels, domains=groups, domain_names=tuple(names))
+
+    return plant
 
 
 SHIFTS: Mapping[str, Callable[..., Shift]] = MappingProxyType(

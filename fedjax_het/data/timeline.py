@@ -28,6 +28,8 @@ class Entries(NamedTuple):
         labels: Its class; 0 if examples have masks or label sequences.
         domains: Its domain.
         uniform: A random number in [0, 1), a function of the seed, the client and the example.
+        is_train: Whether its client trains on it, rather than holding it out.
+        read_inputs: Positions in the data set -> the stored inputs.
         num_clients: The number of clients.
         num_classes: The number of classes.
         num_domains: The number of domains.
@@ -38,6 +40,8 @@ class Entries(NamedTuple):
     labels: np.ndarray
     domains: np.ndarray
     uniform: np.ndarray
+    is_train: np.ndarray
+    read_inputs: Callable[[np.ndarray], np.ndarray]
     num_clients: int
     num_classes: int
     num_domains: int
@@ -103,13 +107,15 @@ def apply_drift(
             ever changes.
     """
     positions = [np.concatenate(split) for split in splits]
-    everything = np.concatenate(positions)
+    everything, clients = np.concatenate(positions), list(zip(positions, splits, strict=True))
     entries = Entries(
         clients=np.repeat(np.arange(len(splits)), list(map(len, positions))),
         positions=everything,
         labels=dataset.classes[everything] if dataset.has_label_per_example else np.zeros(len(everything), np.int32),
         domains=dataset.domains[everything],
         uniform=np.concatenate([rng.random(len(own)) for rng, own in zip(streams, positions, strict=True)]),
+        is_train=np.concatenate([np.arange(len(own)) < len(train) for own, (train, *_) in clients]),
+        read_inputs=lambda chosen: np.asarray(dataset.inputs[chosen]),
         num_clients=len(splits),
         num_classes=dataset.num_classes,
         num_domains=len(dataset.domain_names),

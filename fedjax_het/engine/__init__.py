@@ -5,6 +5,8 @@ from fedjax_het.engine.early_stopping import EarlyStopping
 from fedjax_het.engine.evaluation.client_statistics import compute_statistics, flatten_evaluation, summarize_clients
 from fedjax_het.engine.evaluation.evaluate import Evaluation, Metrics
 from fedjax_het.engine.evaluation.metrics import METRICS, PredictionMetric, check_metrics
+from fedjax_het.engine.evaluation.phase_metrics import PhaseMetrics
+from fedjax_het.engine.evaluation.phase_statistics import continual_statistics, drift_statistics, summarize_phases
 from fedjax_het.engine.evaluation.predictions import confusion_matrix
 from fedjax_het.engine.execution.cost import RunCost
 from fedjax_het.engine.execution.run_spec import OffloadPolicy
@@ -32,6 +34,7 @@ __all__ = [
     "LayoutChoice",
     "Metrics",
     "OffloadPolicy",
+    "PhaseMetrics",
     "Prediction",
     "PredictionMetric",
     "Round",
@@ -45,6 +48,8 @@ __all__ = [
     "chunked",
     "compute_statistics",
     "confusion_matrix",
+    "continual_statistics",
+    "drift_statistics",
     "flatten_evaluation",
     "inspect_checkpoints",
     "is_personal_on_test",
@@ -53,5 +58,6 @@ __all__ = [
     "sharded",
     "simulate",
     "summarize_clients",
+    "summarize_phases",
     "vmapped",
 ]

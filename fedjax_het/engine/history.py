@@ -13,6 +13,7 @@ from fedjax_het.data.federation import Federation
 from fedjax_het.engine.early_stopping import TRAIN_LOSS, EarlyStopping
 from fedjax_het.engine.evaluation import client_statistics
 from fedjax_het.engine.evaluation.evaluate import Evaluation
+from fedjax_het.engine.evaluation.phase_statistics import summarize_phases
 from fedjax_het.engine.execution.cost import RunCost
 from fedjax_het.engine.parallel.runs import Sweep
 from fedjax_het.engine.simulation import Simulation
@@ -38,6 +39,19 @@ class History(NamedTuple):
         """Summarize the last evaluation over runs: {"test/accuracy": (mean, population standard deviation)}."""
         last = {name: values[:, -1] for name, values in self.figures().items()}
         return {name: (float(values.mean()), float(values.std())) for name, values in last.items()}
+
+    def phase_statistics(self, random_accuracy: float = np.nan) -> dict[str, np.ndarray]:
+        """Return average accuracy, forgetting, transfers, drop and recovery by phase, see `engine.summarize_phases`.
+
+        Args:
+            random_accuracy: The accuracy of an untrained model, which forward transfer is compared with.
+
+        Raises:
+            InputError: The data of clients do not change with the round.
+        """
+        if self.evaluation.phases is None:
+            raise InputError("phase_statistics: the data of clients do not change. Give federate(...) a drift.")
+        return summarize_phases(self.rounds, self.evaluation.phases, random_accuracy)
 
     def to_dataframe(self) -> Any:
         """Return a pandas.DataFrame with one row per run and evaluation: "run", "round", and a column per metric."""

@@ -5,7 +5,7 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from fedjax_het.cli.report import clients, comparisons, costs, curves, diagnostics, measures
+from fedjax_het.cli.report import clients, comparisons, costs, curves, diagnostics, measures, phases
 from fedjax_het.cli.report.diagnostics import Picture
 from fedjax_het.cli.report.rows import (
     Row,
@@ -110,6 +110,7 @@ def _make_sections(
     sections = [
         Section("results", "Results", [final, *measures.make_metric_tables(group), *shown, *matrices], folded),
         Section("learning", "Learning", [*reached, curves.make_figure(group)]),
+        Section("phases", "Phases", [phases.make_table(group), phases.make_figure(group)]),
         Section(
             "clients",
             "Clients",

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from fedjax_het.cli.report import costs
+from fedjax_het.cli.report.phases import common_starts
 from fedjax_het.cli.report.rows import Row, figure_names, find_score
 from fedjax_het.cli.runs.data_usage import find_figures
 from fedjax_het.cli.runs.figures import Curve, Figure, Panel, View, mean_curve
@@ -36,10 +37,11 @@ def make_figure(rows: Sequence[Row]) -> Figure | None:
     views = []
     has_uplink = any("traffic/bits_up" in line for row in rows for run in row.runs for line in run.lines)
     for view, (x_label, position) in _AXES.items():
-        panels = []
+        panels, starts = [], common_starts(rows) if view == "by rounds" else ()
         for name, group, kind in selected:
             curves = list(filter(None, (_make_curve(row, name, position) for row in rows)))
-            panels.append(Panel(f"{group}: {kinds[kind][0]}", x_label, kinds[kind][0], curves, kinds[kind][1]))
+            title, y_range = kinds[kind]
+            panels.append(Panel(f"{group}: {title}", x_label, title, curves, y_range, x_lines=starts))
         if view == "by rounds" or (any(panel.marks for panel in panels) and (has_uplink or view != "by bits")):
             views.append(View(view, panels))
     caption = _CAPTION + _BITS_CAPTION * has_uplink

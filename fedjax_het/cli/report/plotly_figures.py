@@ -60,7 +60,9 @@ def _make_layout(panel: Panel) -> Json:
     grouping = (
         {"scattermode": "group", "scattergap": 0.3} if any(isinstance(mark, Points) for mark in panel.marks) else {}
     )
-    return {"xaxis": x, "yaxis": y, "showlegend": False} | grouping
+    style = {"type": "line", "yref": "paper", "y0": 0, "y1": 1, "line": {"width": 1, "dash": "dot", "color": "#888"}}
+    lines = {"shapes": [style | {"x0": x, "x1": x} for x in panel.x_lines]} if panel.x_lines else {}
+    return {"xaxis": x, "yaxis": y, "showlegend": False} | grouping | lines
 
 
 def _span(panel: Panel) -> float:

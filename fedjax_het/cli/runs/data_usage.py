@@ -53,6 +53,8 @@ def describe_measurement(partition: Partition, group: str) -> str:
     kind, _, name = group.partition("/")
     if kind == "unseen":
         return f"{name}, a domain that no client has: {partition['unseen'][name]:,} examples"
+    if kind == "phases":
+        return "each client's own test examples, as they are in each phase"
     if kind == "domains":
         return "the domains that no client has, each by itself"
     if kind in ("test", "personal_test"):

@@ -70,6 +70,7 @@ class Panel(NamedTuple):
     rows: tuple[str, ...] = ()  # labels of the rows that a heat map belongs to
     x_scale: str = "linear"  # or "log"
     y_scale: str = "linear"
+    x_lines: tuple[float, ...] = ()  # vertical lines, such as the starts of phases
 
 
 class View(NamedTuple):
@@ -123,11 +124,12 @@ def mean_points(label: str, color: int, values: Mapping[str, Sequence[float | No
     return Points(label, color, list(values), means, lows, highs)
 
 
-def learning_curves(lines: Sequence[Mapping[str, Any]]) -> View:
+def learning_curves(lines: Sequence[Mapping[str, Any]], starts: Sequence[float] = ()) -> View:
     """Two panels of one run: its scores (accuracy, or Dice of masks) and its losses against rounds.
 
     Args:
         lines: the lines of metrics.jsonl.
+        starts: the starts of phases, if the data of clients change with the round.
     """
     names = lines[0].keys()
     rounds = sorted({line["round"] for line in lines})
@@ -141,7 +143,7 @@ def learning_curves(lines: Sequence[Mapping[str, Any]]) -> View:
             seeds = [[line[name] for line in lines if line["round"] == round] for round in rounds]
             curves.append(mean_curve(title, colors.index(title), rounds, seeds))
         label = f"{kind} ({curves[0].label})" if len(curves) == 1 else kind
-        panels.append(Panel("", "round", label, curves, (0, None) if kind == "loss" else (0, 1)))
+        panels.append(Panel("", "round", label, curves, (0, None) if kind == "loss" else (0, 1), x_lines=tuple(starts)))
     return View("", panels)
 
 

@@ -146,7 +146,9 @@ def _draw_panel(axis: Axes, panel: Panel, ends: tuple[float | None, float | None
             _draw_heat(axis, mark, ends)
         else:
             _draw_points(axis, mark, panel.x_names or [], points.index(mark), len(points))
-    if panel.x_label == "round":
+    for position in panel.x_lines:
+        axis.axvline(position, color="0.4", linestyle=":", linewidth=0.8, zorder=0)
+    if panel.x_label == "round" and not any(isinstance(mark, Heat) for mark in panel.marks):
         axis.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     if panel.y_range is not None:
         low, high = panel.y_range

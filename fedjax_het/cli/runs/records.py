@@ -12,6 +12,7 @@ import numpy as np
 from fedjax_het import __version__, engine
 from fedjax_het._internal.regular_files import open_regular
 from fedjax_het.cli.runs import json_files
+from fedjax_het.cli.runs.phase_records import describe_phases, summarize_phases
 from fedjax_het.cli.runs.run_files import Json, read_lines
 from fedjax_het.data import Federation
 
@@ -122,6 +123,7 @@ def describe_partition(federation: Federation) -> Json:
         "unseen": {name: int(rows.count) for name, rows in federation.unseen.items()},
         "fractions": federation.fractions._asdict(),
         "clients": federation.describe(),
+        **({"phases": describe_phases(federation.phases)} if federation.phases else {}),
     }
 
 
@@ -217,6 +219,7 @@ def summarize_run(lines: list[Json], facts: engine.RunCost, federation: Federati
         "rounds": lines[-1]["round"],
         "final": final_figures(lines),
         "selected": selected_figures(lines),
+        **_summarize_phases(lines, federation),
         "dropped_uploads": [line["num_dropped"] for line in lines if line["round"] == lines[-1]["round"]],
         "wall_seconds": lines[-1]["seconds"],
         "partition": federation.fingerprint,
@@ -224,3 +227,10 @@ def summarize_run(lines: list[Json], facts: engine.RunCost, federation: Federati
         "versions": {"python": platform.python_version(), "fedjax-het": __version__}
         | {name: metadata.version(name) for name in _PACKAGES},
     }
+
+
+def _summarize_phases(lines: list[Json], federation: Federation) -> Json:
+    """{"phases": the statistics of phases} where the data of clients change with the round, else {}."""
+    if federation.phases is None:
+        return {}
+    return {"phases": summarize_phases(describe_phases(federation.phases), lines, federation.num_classes)}

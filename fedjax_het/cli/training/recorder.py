@@ -13,6 +13,7 @@ from fedjax_het.cli.configuration.settings import Settings
 from fedjax_het.cli.distributed.collectives import SINGLE, Processes
 from fedjax_het.cli.runs import diagnostics_log, json_files, plots, records
 from fedjax_het.cli.runs.figures import Panel, View, learning_curves, partition_heat
+from fedjax_het.cli.runs.phase_records import draw_phases
 from fedjax_het.cli.runs.results import RunResults
 from fedjax_het.cli.runs.run_directory import RunDirectory, is_continued_by, run_identity
 from fedjax_het.cli.runs.run_files import METRICS, RESOLVED, SELECTED
@@ -166,7 +167,7 @@ class RunRecorder:
         rows = records.client_csv(self.part(evaluation), self._federation, self.seeds)
         json_files.write(self.directory / "per_client.csv", rows)
         self.directory.write("summary.json", records.summarize_run(self._log.read(), self._facts, self._federation))
-        for name in PICTURES:
+        for name in (*PICTURES, PHASES):
             (self.directory / name).unlink(missing_ok=True)
         draw_pictures(self.directory)
 
@@ -174,7 +175,8 @@ class RunRecorder:
 def draw_pictures(directory: RunDirectory) -> None:
     """Draw the missing pictures of a complete run from its files. A failure is a printed warning."""
     results = RunResults(directory.path)
-    for name, make_view in PICTURES.items():
+    pictures = dict(PICTURES) | ({PHASES: _view_phases} if "phases" in (results.partition or {}) else {})
+    for name, make_view in pictures.items():
         if not (path := directory / name).exists():
             plots.write_drawing(path, lambda make: plots.draw_view(make(results)), make_view)
 
@@ -186,7 +188,18 @@ def _view_partition(results: RunResults) -> View:
     return View("", [Panel("", "client", "class", [heat], is_wide=True)])
 
 
+def _starts(results: RunResults) -> list[float]:
+    return (results.partition or {}).get("phases", {}).get("starts", [])[1:]
+
+
+def _view_phases(results: RunResults) -> View:
+    assert results.partition is not None
+    return draw_phases(results.partition["phases"], results.lines)
+
+
+PHASES = "phases.png"
+"""The picture of a run whose data change with the round."""
 PICTURES: Mapping[str, Callable[[RunResults], View]] = {
-    "curves.png": lambda results: learning_curves(results.lines),
+    "curves.png": lambda results: learning_curves(results.lines, _starts(results)),
     "partition.png": _view_partition,
 }

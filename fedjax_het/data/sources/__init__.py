@@ -15,6 +15,7 @@ from fedjax_het.data.sources._folders import folders
 from fedjax_het.data.sources._huggingface import huggingface
 from fedjax_het.data.sources._leaf import femnist, shakespeare
 from fedjax_het.data.sources._nuclei import nuclei
+from fedjax_het.data.sources._points import points
 from fedjax_het.data.sources._prostate import prostate
 from fedjax_het.data.sources._tables import convert, table
 from fedjax_het.data.sources._tfds import tfds
@@ -45,7 +46,7 @@ SOURCES = {
         *(arrays, digits, tfds, camelyon17, covid_fl, digits_dg, folders),
         *(mini_domainnet, nuclei, office_home, pacs, prostate, retina, vlcs),
         *(cinic10, digits5, femnist, heart_disease, huggingface, office_caltech10),
-        *(shakespeare, svhn, table, tcga_brca, texts, tiny_imagenet),
+        *(points, shakespeare, svhn, table, tcga_brca, texts, tiny_imagenet),
     )
 }
 

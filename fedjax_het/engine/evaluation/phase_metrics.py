@@ -13,6 +13,7 @@ class PhaseMetrics(NamedTuple):
     """Accuracy on the test examples of each phase: the mean over clients that have some. Leaves have the axes of runs.
 
     Args:
+        starts: The first round of each phase, [phases].
         present: The phase of the last round, [].
         following: The phase of the next round, [].
         is_first: Whether no earlier phase has the same data, [phases].
@@ -20,6 +21,7 @@ class PhaseMetrics(NamedTuple):
         personal_accuracy: The personal models, [phases]; None if nothing is personal.
     """
 
+    starts: HostArray
     present: HostArray
     following: HostArray
     is_first: HostArray
@@ -41,9 +43,9 @@ def measure_phases(
     leading = np.shape(totals)[:-2]
     present, following = (np.full(leading, phases.number(number)) for number in (max(round - 1, 0), round))
     is_first = phases.first_equal == np.arange(len(phases.starts))
-    is_first = np.broadcast_to(is_first, (*leading, len(is_first)))
+    is_first, starts = (np.broadcast_to(x, (*leading, len(x))) for x in (is_first, phases.starts))
     others = None if personal_totals is None else _mean_accuracy(phases, personal_totals)
-    return PhaseMetrics(present, following, is_first, _mean_accuracy(phases, totals), others)
+    return PhaseMetrics(starts, present, following, is_first, _mean_accuracy(phases, totals), others)
 
 
 def _mean_accuracy(phases: Phases, totals: HostArray) -> Float[np.ndarray, "*runs phases"]:

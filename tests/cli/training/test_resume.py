@@ -163,3 +163,12 @@ def test_a_killed_run_with_convolutions_resumes_bit_for_bit(tmp_path):
     """The bits of convolutions and Gram matrices do not depend on choices that may differ between processes."""
     network = {"model.name": "cnn", "model.channels": "4,8", "model.kernel": "3"}
     check_kill_and_resume(tmp_path, SMALL | network | {"algorithm.name": "fedld"}, kills=[(5, 0.0), (13, 0.01)])
+
+
+@pytest.mark.slow
+def test_a_killed_run_on_changing_data_resumes_bit_for_bit(tmp_path):
+    """The data of a round are a function of the round; nothing about them is in the checkpoint."""
+    changing = {"data.test_fraction": "0", "data.drift.name": "incremental", "data.drift.start": "4"}
+    changing |= {"data.drift.width": "8", "data.drift.stagger": "6", "data.concepts.name": "noisy"}
+    elsewhere = {"algorithm.name": "fedbn", "model.norm": "batch", "examples": "stream"}
+    check_kill_and_resume(tmp_path, SMALL | changing | elsewhere, kills=[(5, 0.0), (13, 0.01)])
