@@ -82,8 +82,7 @@ class LocalUpdate(NamedTuple):
         train: (problem, view, key) -> trained variables.
         num_steps: Numbers of training examples -> numbers of steps.
         batch_size: Examples per step.
-        train_with_drift: The same training with the additional metric "drift", used by diagnostics: the mean over steps
-            of |w_k - w|^2, with w the weights at the start of the round.
+        train_with_drift: The same with the metric "drift" of diagnostics, the mean over steps of |w_k - w|^2, start w.
         max_batch_size: Maximum of the examples per step, for training in several parts. None: batch_size.
     """
 
@@ -235,6 +234,7 @@ class Stage:
         bits: (bits of one client's update before the stage, the update's shapes) -> bits after the stage.
         attackers: (client ids, number of clients of the run) -> which of them are attackers; used by diagnostics.
         check: Raises InputError for algorithms that the stage does not support.
+        check_run: The same for (fewest rounds between two participations of a client, rounds).
         hides_examples: Whether the server must not learn about clients' data other than through updates. Aggregators
             that read numbers of examples raise an error, and so do inputs standardized by moments of clients' examples.
         steps_without_reports: Whether the server also steps in rounds without any reporting client.
@@ -251,6 +251,7 @@ class Stage:
     bits: Callable[[float, Variables], float] = lambda bits, shapes: bits
     attackers: Callable[[Array, int], Array] | None = None
     check: Callable[["Algorithm"], None] = lambda algorithm: None
+    check_run: Callable[[int, int], None] = lambda min_separation, rounds: None
     hides_examples: bool = False
     steps_without_reports: bool = False
     named_clients: tuple[tuple[str, tuple[int, ...]], ...] = ()

@@ -1,5 +1,6 @@
 """Client-level differential privacy: clipping and Gaussian noise."""
 
+from collections.abc import Callable
 from typing import Literal
 
 import jax
@@ -127,19 +128,18 @@ def gaussian_mechanism(
             )
         return jnp.asarray(norm, float) if is_adaptive else ()
 
-    def vector(update: Variables) -> Variables:
-        return update if buffers == "in_vector" else {"params": update["params"]}
+    vector = private_part(buffers)
 
     def send(update: Variables, view: StageView) -> Sent:
         bound, private = view.public if is_adaptive else norm, vector(update)
         sent = clip_layers(private, bound) if per_layer else clip_norm(private, bound)
         if not is_central:
-            sent = add_noise(sent, z * norm, _fold(view.key))
+            sent = add_noise(sent, z * norm, fold_secret(view.key, noise_seed))
         statistics = {"count": jnp.where(tree.norm(private) <= bound, 0.5, -0.5)} if is_adaptive else {}
         return Sent(tree.zeros_like(update) | sent, statistics=statistics)
 
     def receive(update: Variables, view: ReceiveView) -> tuple[Variables, PyTree]:
-        expected, key = view.expected_clients, _fold(view.key)
+        expected, key = view.expected_clients, fold_secret(view.key, noise_seed)
         # If exactly the expected number of clients reports, the factor is 1 and the mean is unchanged to the bit.
         mean = tree.scale(num_present(view) / expected, update)
         sum_key, count_key = jax.random.split(key)
@@ -157,9 +157,6 @@ def gaussian_mechanism(
         unsent = 8 * tree.num_bytes({name: leaves for name, leaves in shapes.items() if name not in vector(shapes)})
         return entering - unsent + is_adaptive
 
-    def _fold(key: Key) -> Key:
-        return key if noise_seed is None else jax.random.fold_in(key, noise_seed)
-
     return Stage(
         send=send,
         collections="all",
@@ -171,6 +168,16 @@ def gaussian_mechanism(
         hides_examples=True,
         steps_without_reports=is_central,
     )
+
+
+def private_part(buffers: Buffers | None) -> Callable[[Variables], Variables]:
+    """Update -> the collections that are clipped together and have noise; others are not sent."""
+    return lambda update: update if buffers == "in_vector" else {"params": update["params"]}
+
+
+def fold_secret(key: Key, noise_seed: int | None) -> Key:
+    """The key of the noise."""
+    return key if noise_seed is None else jax.random.fold_in(key, noise_seed)
 
 
 def count_deviation(noise_multiplier: float, count_noise: float | None, expected_clients: float) -> float:

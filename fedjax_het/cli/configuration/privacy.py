@@ -17,7 +17,7 @@ from fedjax_het.privacy import (
     noise_multiplier,
     resolve_accountant,
 )
-from fedjax_het.uplink import gaussian_mechanism
+from fedjax_het.uplink import NoiseStrategy, gaussian_mechanism, matrix_mechanism, noise_strategy
 from fedjax_het.validation import OpenFraction, Positive, check_constraints, constraints
 
 Settings = Mapping[str, Any]
@@ -25,6 +25,7 @@ MULTIPLIER = "noise_multiplier"
 FIGURE = "privacy/epsilon"
 """The name of epsilon in metrics.jsonl."""
 _epsilon = functools.cache(epsilon)  # seconds of work for truncated sampling, and asked several times
+_MECHANISMS = (gaussian_mechanism.__name__, matrix_mechanism.__name__)
 _OUTSIDE = "training losses, evaluations, diagnostics, numbers of examples, and the draws of clients"
 
 
@@ -62,13 +63,14 @@ def resolve_noise(settings: Settings, num_clients: int, resolved: Settings) -> S
         return settings
     budget, (place, table) = settings["privacy"], _find_mechanism(settings)
     sampling, given = make_sampling(settings, num_clients), table[MULTIPLIER]
+    rounds = 1 if _make_strategy(table) else settings["rounds"]
     if (given is None) == (budget["epsilon"] is None):
         problem = "neither is set" if given is None else "both are set"
         raise InputError(
             f"config.privacy.epsilon: {problem}, it and config.uplink.{place}.{MULTIPLIER}, and one determines the "
             "other. Set exactly one of them."
         )
-    rest = settings["rounds"], budget["delta"], budget["accountant"]
+    rest = rounds, budget["delta"], budget["accountant"]
     if given is not None:
         _epsilon(given, sampling, *rest)  # refused now rather than at the first evaluation
         return settings
@@ -86,8 +88,10 @@ def describe_noise(settings: Settings) -> dict[str, float]:
 def epsilon_after(settings: Settings, num_clients: int, rounds: int) -> float:
     """The epsilon of the first rounds of a run with a resolved noise multiplier."""
     budget, (_, table) = settings["privacy"], _find_mechanism(settings)
-    sampling = make_sampling(settings, num_clients)
-    return _epsilon(table[MULTIPLIER], sampling, rounds, budget["delta"], budget["accountant"])
+    sampling, z = make_sampling(settings, num_clients), table[MULTIPLIER]
+    if strategy := _make_strategy(table):  # one mechanism, whose first rounds a client can move less
+        z, rounds = z * strategy.sensitivity() / strategy.sensitivity(rounds), 1
+    return _epsilon(z, sampling, rounds, budget["delta"], budget["accountant"])
 
 
 def describe(settings: Settings, num_clients: int) -> str:
@@ -95,10 +99,15 @@ def describe(settings: Settings, num_clients: int) -> str:
     _, table = _find_mechanism(settings)
     sampling, budget = make_sampling(settings, num_clients), settings["privacy"]
     total = epsilon_after(settings, num_clients, settings["rounds"])
-    kind = resolve_accountant(sampling, budget["accountant"]).upper()
+    kind, how = resolve_accountant(sampling, budget["accountant"]).upper(), str(sampling)
+    if strategy := _make_strategy(table):
+        how = (
+            f"relative to the sensitivity {strategy.sensitivity():.4g} of correlated noise ({table['strategy']}), with "
+            f"at least {strategy.separation} rounds from one participation of a client to its next"
+        )
     return (
         f"epsilon {total:.4g} at delta {budget['delta']:g} after {settings['rounds']} rounds, to {sampling.neighbors}\n"
-        f"noise multiplier {table[MULTIPLIER]:.6g}, {sampling}; {kind} accountant\n"
+        f"noise multiplier {table[MULTIPLIER]:.6g}, {how}; {kind} accountant\n"
         f"outside of the guarantee: {_OUTSIDE}"
     )
 
@@ -118,6 +127,8 @@ def make_sampling(settings: Settings, num_clients: int) -> Sampling:
             f"config.privacy: '{rule['name']}' selects clients by numbers that they report without noise, which no "
             "guarantee covers. Use 'poisson', or leave config.participation out."
         )
+    if _make_strategy(table):
+        return PoissonSampling(1.0)  # without amplification; the stage checks the distance of participations
     if table["noise_at"] == "clients":
         return LocalNoise()
     if rule is None:
@@ -134,10 +145,17 @@ def make_sampling(settings: Settings, num_clients: int) -> Sampling:
 
 def _find_mechanism(settings: Settings) -> tuple[int, Settings]:
     """(The place in config.uplink, the table) of the stage that adds noise."""
-    name = gaussian_mechanism.__name__
     for place, table in enumerate(settings.get("uplink", ())):
-        if table["name"] == name:
+        if table["name"] in _MECHANISMS:
             return place, table
     raise InputError(
-        f"config.privacy: no noise is added. Add a stage to config.uplink: {{'name': '{name}', 'norm': 1.0}}."
+        f"config.privacy: no noise is added. Add a stage to config.uplink: {{'name': '{_MECHANISMS[0]}', 'norm': 1.0}}."
     )
+
+
+def _make_strategy(table: Settings) -> NoiseStrategy | None:
+    """The strategy of a stage with correlated noise; None for independent noise."""
+    if table["name"] != matrix_mechanism.__name__:
+        return None
+    names = ("rounds", "separation", "bands", "num_buffers", "normalize_columns")
+    return noise_strategy(table["strategy"], *(table[name] for name in names))

@@ -84,6 +84,8 @@ def trace_round(spec: RunSpec, layout: Layout) -> TracedRound:
         _check_steps(algorithm, federation)
         _check_named_clients(algorithm, federation)
         _check_record_privacy(algorithm, federation)
+        for stage in algorithm.uplink:
+            stage.check_run(spec.participation.min_separation, spec.rounds)
     _check_public(spec.algorithm, federation)
     _check_moments(spec.algorithm, federation)
     _check_batch_norm(spec.algorithm, round.problem, federation)

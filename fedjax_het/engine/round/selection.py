@@ -71,5 +71,5 @@ def update_known(
     """The state of the participation after a round."""
     if participation.update is None:
         return server.participation
-    ids, reports = jnp.asarray(cohort.ids[: len(is_used)]), results.upload.reports[REPORT]
+    ids, reports = jnp.asarray(cohort.ids[: len(is_used)]), results.upload.reports.get(REPORT)
     return participation.update(server.participation, Told(server.round + 1, ids, is_used, reports, results.seconds))

@@ -1,8 +1,10 @@
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from fedjax_het.engine.round import participation
+from fedjax_het.engine.round.participation import Told, cyclic, waiting
 from fedjax_het.errors import InputError
 
 
@@ -112,3 +114,32 @@ def test_a_trace_of_clients_that_do_not_exist_is_refused(trace_file):
         participation.trace(trace_file).size(3)
     with pytest.raises(InputError, match="cannot read"):
         participation.trace("/nowhere/trace.csv")
+
+
+# ---- a distance between participations -------------------------------------------------------------------------------
+def test_cyclic_groups_take_turns_and_absent_places_hold_other_clients():
+    rule, seen = cyclic(3, group_seed=1), []
+    assert rule.size(7) == 3 and rule.expected_size(7) == pytest.approx(7 / 3)
+    for number in range(6):
+        cohort, is_here = (np.asarray(x) for x in rule.draw(jax.random.key(number), 7, number))
+        assert len(set(cohort.tolist())) == 3 and list(cohort) == sorted(cohort)
+        seen.append(set(cohort[is_here].tolist()))
+    assert seen[:3] == seen[3:] and set().union(*seen[:3]) == set(range(7)) and sum(map(len, seen[:3])) == 7
+    with pytest.raises(InputError, match="8 groups of 7 clients"):
+        cyclic(8).size(7)
+
+
+def test_waiting_clients_are_drawn_again_only_after_their_wait_and_all_of_them_are_drawn():
+    rule, num_clients, cohorts = waiting(2, separation=3), 8, []
+    state = rule.init(np.ones(num_clients, int), {})
+    draw = jax.jit(lambda number, state: rule.draw(jax.random.key(number), num_clients, number, state))
+    for number in range(200):
+        cohort, is_here = draw(number, state)
+        assert np.all(is_here)
+        state = rule.update(state, Told(jnp.asarray(number + 1), cohort, is_here, None))
+        cohorts.append(set(np.asarray(cohort).tolist()))
+        assert all(not cohorts[-1] & before for before in cohorts[-3:-1])
+    counts = np.bincount([client for cohort in cohorts for client in cohort], minlength=num_clients)
+    assert counts.min() >= 35 and counts.max() <= 65 and len({frozenset(cohort) for cohort in cohorts}) > 10
+    with pytest.raises(InputError, match="need 9 clients, and there are 8"):
+        waiting(3, 3).size(num_clients)

@@ -24,10 +24,11 @@ from fedjax_het.engine.round.participation._rules import (
     uniform,
 )
 from fedjax_het.engine.round.participation._selection import active_fl, pow_d, rpow_d
+from fedjax_het.engine.round.participation._spaced import cyclic, waiting
 
 SELECTIONS = {"pow_d": pow_d, "rpow_d": rpow_d, "active_fl": active_fl, "oort": oort, "divfl": divfl}
 """Rules that read what clients report."""
-PARTICIPATIONS = {"trace": trace, "poisson": poisson, **SELECTIONS}
+PARTICIPATIONS = {"trace": trace, "poisson": poisson, "cyclic": cyclic, "waiting": waiting, **SELECTIONS}
 """Rules by their config names; the default is `uniform` or `bernoulli`, from cohort_size and availability."""
 
 __all__ = [
@@ -41,6 +42,7 @@ __all__ = [
     "Told",
     "active_fl",
     "bernoulli",
+    "cyclic",
     "derive_keys",
     "divfl",
     "draw_without_replacement",
@@ -55,4 +57,5 @@ __all__ = [
     "rpow_d",
     "trace",
     "uniform",
+    "waiting",
 ]

@@ -22,7 +22,7 @@ class Told(NamedTuple):
     number: Int[Array, ""]  # of the round, from 1
     cohort: Int[Array, "cohort"]  # client ids
     is_used: Bool[Array, "cohort"]  # the server used the upload
-    values: PyTree  # the reports, leaves [cohort, ...]; zeros unless used
+    values: PyTree  # the reports, leaves [cohort, ...]; zeros unless used; None without any
     seconds: Float[Array, "cohort"] | None = None  # of the client's round on the virtual clock; None without a timing
 
 
@@ -57,6 +57,7 @@ class Participation(NamedTuple):
         update: (state, what the server was told in a round) -> the state of the next round. None: the state stays.
         report: (problem, view after training) -> what a client reports to the rule. None: nothing.
         poll: A question before training. None: all available clients of the cohort train.
+        min_separation: The minimum number of rounds from one participation of a client to its next.
     """
 
     size: Callable[[int], int]
@@ -69,6 +70,7 @@ class Participation(NamedTuple):
     update: Callable[[PyTree, Told], PyTree] | None = None
     report: Measure | None = None
     poll: Poll | None = None
+    min_separation: int = 1
 
     def expected_size(self, num_clients: int) -> float:
         """The mean number of clients that train per round."""
@@ -77,7 +79,7 @@ class Participation(NamedTuple):
     @property
     def reads_reports(self) -> bool:
         """Whether the clients that train depend on what clients report."""
-        return self.update is not None or self.poll is not None
+        return self.report is not None or self.poll is not None
 
 
 def derive_keys(key: Key, number: HostArray) -> Key:
