@@ -17,6 +17,7 @@ from fedjax_het.privacy import (
     LocalNoise,
     PoissonSampling,
     Sampling,
+    Unit,
     epsilon,
     noise_multiplier,
     resolve_accountant,
@@ -30,7 +31,9 @@ def read_sampling(flags: argparse.Namespace) -> Sampling:
         InputError: The flags describe no sampling or several, or a number is out of range.
     """
     sampling = {name: getattr(flags, name) for name in ("probability", "cohort_size", "num_clients", "slots")}
+    unit = {"unit": None if flags.unit == "client" else flags.unit}
     if flags.noise_at == "clients":
+        _refuse(unit, "with --noise_at=clients, which protects clients")
         _refuse(sampling, "with --noise_at=clients, where sampling gives no protection")
         return LocalNoise()
     if (flags.probability is None) == (flags.cohort_size is None):
@@ -38,8 +41,8 @@ def read_sampling(flags: argparse.Namespace) -> Sampling:
             "give --probability for Poisson sampling, or --cohort_size and --num_clients for cohorts of one size."
         )
     if flags.probability is not None:
-        return PoissonSampling(flags.probability, flags.num_clients, flags.slots)
-    _refuse({"slots": flags.slots}, "with --cohort_size")
+        return PoissonSampling(flags.probability, flags.num_clients, flags.slots, flags.unit)
+    _refuse({"slots": flags.slots, **unit}, "with --cohort_size")
     if flags.num_clients is None:
         raise InputError("--cohort_size: needs --num_clients, too.")
     return FixedSizeSampling(flags.num_clients, flags.cohort_size)
@@ -64,6 +67,9 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--rounds", type=int, required=True, help="the number of rounds")
     parser.add_argument("--delta", type=float, required=True, help="well below one over the number of clients")
     parser.add_argument("--probability", type=float, help="Poisson sampling: of each client in each round")
+    parser.add_argument(
+        "--unit", choices=get_args(Unit), default="client", help="what is sampled; rounds are then steps"
+    )
     parser.add_argument("--slots", type=int, help="Poisson sampling: the places of a round (default: enough)")
     parser.add_argument("--num_clients", type=int, help="all clients")
     parser.add_argument("--cohort_size", type=int, help="a fixed number of clients per round")

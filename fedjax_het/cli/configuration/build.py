@@ -14,7 +14,7 @@ from fedjax_het import engine, participation
 from fedjax_het._internal.cache_folder import cache_folder
 from fedjax_het._internal.target_platform import target_platform
 from fedjax_het.algorithm import Algorithm
-from fedjax_het.cli.configuration import build_data, calls, privacy
+from fedjax_het.cli.configuration import build_data, calls, privacy, record_privacy
 from fedjax_het.cli.configuration.settings import OPTIONAL_TABLES, SCHEDULE, TABLES, UPLINK
 from fedjax_het.cli.distributed.collectives import SINGLE, Processes
 from fedjax_het.cli.distributed.layouts import read_layout
@@ -68,8 +68,7 @@ def build_parts(
     if poison := _build_optional(settings, "poison"):
         federation = calls.call_factory(poison, {}, "config.poison", federation=federation)
     participation = _build_participation(settings, federation.num_clients)
-    timing = _build_optional(settings, "timing")
-    asynchronous = _build_optional(settings, "asynchronous")
+    timing, asynchronous = (_build_optional(settings, where) for where in ("timing", "asynchronous"))
     table = dict(settings["model"])
     if table.get("vocabulary", "") is None and table.get("pretrained") is None:
         table["vocabulary"] = federation.vocabulary
@@ -92,7 +91,7 @@ def build_model(table: Mapping[str, Any], num_classes: int) -> Model:
 
 
 def build_algorithm(settings: Mapping[str, Any], **hyper_parameters: float | Array) -> Algorithm:
-    """Build the algorithm of settings.
+    """Build the algorithm of complete settings.
 
     Args:
         settings: complete settings.
@@ -114,7 +113,9 @@ def build_algorithm(settings: Mapping[str, Any], **hyper_parameters: float | Arr
     )
     if aggregator := _build_optional(settings, "aggregator"):
         algorithm = replace(algorithm, aggregator=aggregator)
-    return replace(algorithm, objective=with_task_loss(algorithm.objective, settings["task_loss"]), uplink=uplink)
+    mechanism = record_privacy.build_mechanism(settings)
+    objective = with_task_loss(algorithm.objective, settings["task_loss"])
+    return replace(algorithm, objective=objective, uplink=uplink, record_privacy=mechanism)
 
 
 def check_rules(settings: Mapping[str, Any]) -> None:
@@ -127,8 +128,7 @@ def check_rules(settings: Mapping[str, Any]) -> None:
 def common_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Reduce settings to those that runs of one program share: all but the seed and the algorithm's real numbers.
 
-    The program depends on whole numbers, which are sizes and counts, and on the numbers of nested tables. If it depends
-    on a real number too, tracing the sweep over that number raises InputError.
+    The program depends on whole numbers and on those of nested tables. A sweep over any other that it depends on fails.
     """
     algorithm = {key: value for key, value in settings["algorithm"].items() if not isinstance(value, float)}
     return {**settings, "seed": None, "algorithm": algorithm}
@@ -162,6 +162,8 @@ def resolve_auto(
         resolved: the record of resolved.json of an earlier start.
     """
     settings = privacy.resolve_noise(settings, federation.num_clients, resolved)
+    sampled = build_algorithm(settings).local_update, federation, _build_participation(settings, federation.num_clients)
+    settings = record_privacy.Account(settings, *sampled).resolve_noise(resolved)
     data, choice = dict(settings["data"]), settings["personal_on_test"]
     if data["client_test_fraction"] == engine.simulation.AUTO:
         data["client_test_fraction"] = federation.fractions.client_test or 0.0
@@ -226,7 +228,7 @@ def describe_resolved(
         "conv": choice.conv if choice and choice.conv else parts.conv,
         "devices": _describe_devices(),
     }
-    record |= privacy.describe_noise(settings)
+    record |= privacy.describe_noise(settings) | record_privacy.describe_noise(settings)
     return record | dict(parts.resolved) | simulation.offload._asdict() | {"beside": list(names)}
 
 
@@ -236,10 +238,7 @@ def _describe_devices() -> str:
 
 
 def _choose_conv_impl(precision: str, processes: Processes, *, is_timed: bool = False) -> str:
-    """Choose one implementation of convolutions for all processes: "im2col" if a host has no compiler for the kernels.
-
-    Where they are timed, "auto" remains: the simulation chooses.
-    """
+    """Choose how all processes compute convolutions: "im2col" if a host has no compiler for kernels, "auto": timed."""
     names = set(processes.all_gather("conv", select_conv_impl(precision)))
     if len(names) > 1:
         return "im2col"

@@ -10,6 +10,7 @@ from fedjax_het.cli import trackers
 from fedjax_het.cli.configuration import calls
 from fedjax_het.cli.configuration.grouped import grouped
 from fedjax_het.cli.configuration.privacy import PrivacyBudget
+from fedjax_het.cli.configuration.record_privacy import RecordBudget
 from fedjax_het.cli.runs import setting_text
 from fedjax_het.client.objectives import TaskLoss
 from fedjax_het.client.schedules import SCHEDULES
@@ -21,6 +22,7 @@ from fedjax_het.engine.round.asynchronous import ASYNCHRONOUS
 from fedjax_het.engine.round.timing import TIMINGS
 from fedjax_het.errors import InputError, abbreviate, nearest, shorten
 from fedjax_het.models import ADAPTERS, MODELS
+from fedjax_het.privacy import RecordPrivacy
 from fedjax_het.server.aggregators import AGGREGATORS
 from fedjax_het.uplink import STAGES
 from fedjax_het.validation import (
@@ -116,6 +118,7 @@ OPTIONAL_TABLES = {
     "aggregator": TableSpec(AGGREGATORS),
     "poison": TableSpec(POISONINGS),
     "privacy": TableSpec({}, fixed=calls.read_signature(PrivacyBudget)),
+    "record_privacy": TableSpec({}, fixed=calls.read_signature(RecordPrivacy) | calls.read_signature(RecordBudget)),
     "stop": TableSpec({}, fixed=calls.read_signature(EarlyStopping)),
 }
 """Tables that are in the settings of a run only if its config or command line sets them."""
@@ -183,8 +186,10 @@ def complete_settings(
         followed = {name: tables[""][option.run_setting] for name, option in schema.items() if option.run_setting}
         tables[where] = calls.check_table(followed | tables[where], schema, _location(where))
     calls.call_factory(RunSettings, tables[""], "config")
-    if "privacy" in tables:
-        calls.call_factory(PrivacyBudget, tables["privacy"], "config.privacy")
+    for where, factories in {"privacy": (PrivacyBudget,), "record_privacy": (RecordPrivacy, RecordBudget)}.items():
+        for factory in factories if where in tables else ():
+            own = {name: tables[where][name] for name in calls.read_signature(factory)}
+            calls.call_factory(factory, own, f"config.{where}")
     with_stop(tables, lambda stop: stop.check_rounds(tables[""]["rounds"], tables[""]["evaluate_every"]))
     return _join_tables(tables), notes
 

@@ -2,7 +2,7 @@
 
 import json
 import platform
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -98,9 +98,15 @@ def client_rows(evaluation: engine.Evaluation, federation: Federation, seeds: It
     return rows
 
 
-def client_csv(evaluation: engine.Evaluation, federation: Federation, seeds: Iterable[int]) -> str:
-    """Write `client_rows` as CSV; empty cells where there is no figure."""
+def client_csv(
+    evaluation: engine.Evaluation, federation: Federation, seeds: Sequence[int], columns: Mapping[str, np.ndarray]
+) -> str:
+    """Write `client_rows` as CSV, with further columns [seeds, clients]; empty cells where there is no figure."""
     rows = client_rows(evaluation, federation, seeds)
+    for name, values in columns.items():
+        for place, row in enumerate(rows):
+            seed, client = divmod(place, len(rows) // len(seeds))
+            row[name] = float(values[seed, client]) if client < values.shape[1] else None
     return json_files.to_csv(rows[0], (row.values() for row in rows))
 
 

@@ -204,8 +204,9 @@ def _find_extension_faults(recorded: Mapping[str, Any], target: Mapping[str, Any
         faults.append(f"{key} follows the number of rounds: set --{key}={before}.")
     if target.get("asynchronous"):
         faults.append("In asynchronous rounds, the size of the server's history follows the number of rounds.")
-    if target.get("privacy", {}).get("epsilon") is not None:
-        faults.append("The noise keeps config.privacy.epsilon for the first number of rounds alone.")
+    for where, name in (("privacy", "epsilon"), ("record_privacy", "target_epsilon")):
+        if target.get(where, {}).get(name) is not None:
+            faults.append(f"The noise keeps config.{where}.{name} for the first number of rounds alone.")
     if target.get("diagnostics") and before % target["diagnose_every"] == 0:
         faults.append(f"No diagnostics were computed after its last round: a multiple of {target['diagnose_every']}.")
     return faults
@@ -231,6 +232,9 @@ def _resolve_auto_from(settings: dict[str, Any], before: Mapping[str, Any], part
             for stage, z, is_open in zip(stages, found, named, strict=True)
         ]
         settings = settings | {"uplink": stages}
+    mechanism, known = settings.get("record_privacy"), before.get("record_privacy", {}).get("noise_multiplier")
+    if mechanism and mechanism["noise_multiplier"] is None:
+        settings = settings | {"record_privacy": mechanism | {"noise_multiplier": known}}
     return settings
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from fedjax_het import engine
 from fedjax_het.cli import trackers
-from fedjax_het.cli.configuration import privacy
+from fedjax_het.cli.configuration import privacy, record_privacy
 from fedjax_het.cli.distributed.collectives import SINGLE, Processes
 from fedjax_het.cli.training import terminal
 from fedjax_het.cli.training.recorder import RunRecorder
@@ -65,9 +65,15 @@ class TrainingLoop:
 
     def _finish(self, recorders: Sequence[RunRecorder], state: State) -> None:
         if recorders:
-            evaluation = self.simulation.evaluate(state)
+            evaluation, done = self.simulation.evaluate(state), int(np.asarray(state.server.round)[0])
             for recorder in recorders if self.processes.is_first else []:
-                recorder.finish(evaluation)
+                recorder.finish(evaluation, self._account(recorder, done))
+
+    def _account(self, recorder: RunRecorder, done: int) -> dict[str, np.ndarray]:
+        """The columns of per_client.csv on the privacy of each client's examples, [seeds, clients]."""
+        if record_privacy.TABLE not in recorder.settings:
+            return {}
+        return {record_privacy.COLUMN: record_privacy.account_of(self.simulation, recorder.settings).epsilons(done)}
 
     def _restore(self, like: State, done: int) -> State:
         """Restore a checkpoint that all runs have, even if they were killed between saving one and the next."""

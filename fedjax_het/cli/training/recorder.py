@@ -162,9 +162,14 @@ class RunRecorder:
     def save(self, round: int, state: State) -> None:
         self._checkpoints.save(round, self.part(state))
 
-    def finish(self, evaluation: Evaluation) -> None:
-        """Write the files of the complete run: the summary, which marks it as complete, and then the pictures."""
-        rows = records.client_csv(self.part(evaluation), self._federation, self.seeds)
+    def finish(self, evaluation: Evaluation, columns: Mapping[str, np.ndarray]) -> None:
+        """Write the files of the complete run: the summary, which marks it as complete, and then the pictures.
+
+        Args:
+            evaluation: the evaluation of all runs after the last round.
+            columns: further columns of per_client.csv, [seeds, clients].
+        """
+        rows = records.client_csv(self.part(evaluation), self._federation, self.seeds, columns)
         json_files.write(self.directory / "per_client.csv", rows)
         self.directory.write("summary.json", records.summarize_run(self._log.read(), self._facts, self._federation))
         for name in (*PICTURES, PHASES):

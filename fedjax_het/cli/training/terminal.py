@@ -25,7 +25,7 @@ from rich.progress import (
 )
 from rich.table import Column, Table
 
-from fedjax_het.cli.configuration import privacy
+from fedjax_het.cli.configuration import privacy, record_privacy
 from fedjax_het.cli.configuration.privacy import FIGURE
 from fedjax_het.cli.runs import data_usage, records
 from fedjax_het.cli.runs.setting_text import format_bytes
@@ -63,6 +63,7 @@ def describe_costs(
         "local steps": f"{steps} per client and round",
         "traffic": f"{down} down, {up} up{bits}, per client and round",
         **({"privacy": privacy.describe(settings, federation.num_clients)} if "privacy" in settings else {}),
+        **_describe_record_privacy(simulation, settings),
         "layout": resolved["reason"] if resolved["seconds_a_round"] else resolved["layout"],
         **({"convolutions": resolved["conv"]} if resolved["conv"] else {}),
         "compiled in": f"{facts.compile_seconds:.1f} s",
@@ -70,6 +71,12 @@ def describe_costs(
         "directory": str(directory),
     }
     return _in_two_columns(rows)
+
+
+def _describe_record_privacy(simulation: Simulation, settings: Mapping[str, Any]) -> dict[str, str]:
+    if record_privacy.TABLE not in settings:
+        return {}
+    return {"of examples": record_privacy.account_of(simulation, settings).describe()}
 
 
 def describe_data_usage(partition: Mapping[str, Any], groups: Sequence[str]) -> str:

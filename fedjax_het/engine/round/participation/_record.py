@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from fedjax_het import tree
@@ -85,6 +86,31 @@ class Participation(NamedTuple):
 def derive_keys(key: Key, number: HostArray) -> Key:
     """Derive (the cohort key, the client key) of a round from the key of the run, [2]."""
     return jax.random.split(jax.random.fold_in(key, number))
+
+
+def count_draws(rule: Participation, num_clients: int, rounds: int, keys: Key) -> np.ndarray:
+    """Count the rounds in which each client is drawn and available, or can be, if draws depend on earlier rounds.
+
+    Args:
+        rule: The participation rule.
+        num_clients: The number of clients.
+        rounds: The number of rounds.
+        keys: The keys of the runs, [runs].
+
+    Returns:
+        [runs, clients].
+    """
+    if rule.init is not None:
+        return np.full((len(keys), num_clients), -(-rounds // rule.min_separation))
+
+    def count(key: Key) -> Array:
+        def add(number: Array, counts: Array) -> Array:
+            cohort, is_here = rule.draw(derive_keys(key, number)[0], num_clients, number)
+            return counts.at[cohort].add(is_here.astype(counts.dtype))
+
+        return jax.lax.fori_loop(0, rounds, add, jnp.zeros(num_clients, jnp.int32))
+
+    return np.asarray(jax.jit(lambda keys: jax.lax.map(count, keys))(keys))
 
 
 class Known(NamedTuple):
