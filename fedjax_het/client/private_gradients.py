@@ -132,9 +132,9 @@ def private_gradient(
 
 def _check(problem: Problem, state: Variables) -> None:
     """Raise InputError where a gradient would not be private, or not that of the objective."""
-    if jax.tree.leaves(state):
+    if names := [name for name, leaves in state.items() if tree.num_entries(leaves)]:
         raise InputError(
-            f"record_privacy: the model has {', '.join(state)}, which clients would compute from their examples "
+            f"record_privacy: the model has {', '.join(names)}, which clients would compute from their examples "
             "without noise. Use a model without them, such as norm='group', and an algorithm that does not add them."
         )
     for term in problem.objective:

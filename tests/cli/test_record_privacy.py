@@ -57,9 +57,11 @@ def test_a_target_finds_the_noise_of_each_client_and_every_client_has_its_epsilo
     steps = [privacy.record_epsilons(privacy.RecordPrivacy(1.0, noise), 8, sizes, [3 * k] * 4, 1e-4) for k in range(5)]
     assert all(any(np.isclose(steps[k][i], found[i]) for k in range(5)) for i in range(4))
     # A stopped run resumes with the same noise and results; another target is another run.
-    for name in ("metrics.jsonl", "summary.json", "per_client.csv"):
+    (tmp_path / "run" / "checkpoints" / "4").rename(tmp_path / "4")
+    for name in ("summary.json", "per_client.csv"):
         (tmp_path / "run" / name).rename(tmp_path / name)
-    assert start()[0] == 0
+    status, out = start()
+    assert status == 0, out
     assert (tmp_path / "run" / "per_client.csv").read_text() == (tmp_path / "per_client.csv").read_text()
     status, message = start("--config.record_privacy.target_epsilon=4")
     assert status == 2 and "config.record_privacy.target_epsilon: 3.0 / 4.0" in message

@@ -137,6 +137,30 @@ def test_a_private_run_resumes_with_its_noise_bound_and_epsilon(tmp_path):
 
 
 @pytest.mark.slow
+def test_a_run_with_correlated_noise_and_private_examples_resumes_with_both_while_it_streams(tmp_path):
+    """The checkpoint has the earlier noise, and when each client was drawn last."""
+    private = {
+        "cohort_size": "1",
+        "participation.name": "waiting",
+        "participation.separation": "3",
+        "algorithm.weighting": "uniform",
+        "algorithm.steps": "2",
+        "algorithm.epochs": "none",
+        "record_privacy.norm": "1.0",
+        "record_privacy.target_epsilon": "5",
+        "record_privacy.delta": "0.001",
+        "record_privacy.accountant": "rdp",
+        "privacy.epsilon": "8",
+        "privacy.delta": "0.01",
+        "privacy.accountant": "rdp",
+        "examples": "stream",
+        "client_states": "host",
+    }
+    mechanism = {"name": "matrix_mechanism", "norm": 0.5, "separation": 3, "strategy": "buffered"}
+    check_kill_and_resume(tmp_path, SMALL | private, [(5, 0.0), (13, 0.01)], [mechanism])
+
+
+@pytest.mark.slow
 def test_a_killed_run_with_error_feedback_resumes_bit_for_bit(tmp_path):
     """The checkpoint has the clients' compression errors and the server's mean of EF21."""
     stages = [{"name": "quantize", "rotated": True, "feedback": "classic"}, {"name": "top_k", "feedback": "ef21"}]
