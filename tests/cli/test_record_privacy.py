@@ -10,7 +10,7 @@ import pytest
 from fedjax_het import privacy
 from fedjax_het.cli import train
 from fedjax_het.cli.__main__ import main
-from fedjax_het.cli.configuration import build, settings
+from fedjax_het.cli.configuration import build, build_data, settings
 from fedjax_het.cli.configuration.record_privacy import Account
 from fedjax_het.engine.round.participation import bernoulli, count_draws, derive_keys, full, poisson, uniform, waiting
 
@@ -115,7 +115,7 @@ def test_the_largest_epsilon_of_a_run_is_that_of_its_smallest_client():
     chosen["data"] = {"name": "digits", "num_clients": 4, "partition": {"name": "dirichlet", "alpha": 0.5}}
     chosen["record_privacy"] = {"norm": 1.0, "noise_multiplier": 1.2, "delta": 1e-4, "accountant": "rdp"}
     complete, _ = settings.complete_settings(chosen)
-    _, federation = build.build_federation(complete["data"])
+    _, federation = build_data.build_federation(complete["data"])
     account = Account(complete, build.build_algorithm(complete).local_update, federation, full())
     epsilons, sizes = account.epsilons(4)[0], np.asarray(federation.data.train.count)
     assert np.argmax(epsilons) == np.argmin(sizes) and f"{epsilons.max():.4g}" in account.describe()

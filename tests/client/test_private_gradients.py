@@ -7,8 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedjax_het import tree
+from fedjax_het import data, models, tree
 from fedjax_het.client import objectives, private_gradients
+from fedjax_het.data import concept, drift
 from fedjax_het.engine import Simulation
 from fedjax_het.engine.parallel.layout import chunked, sharded
 from fedjax_het.engine.round.participation import pow_d
@@ -51,7 +52,7 @@ def test_no_example_moves_the_sum_by_more_than_the_bound_whatever_it_is():
 @pytest.mark.extended
 def test_every_example_is_drawn_with_the_same_probability_independently_and_at_most_the_slots():
     """A key gives the same examples whatever the capacity of the table."""
-    data = client_data(np.arange(20.0)[:, None], np.zeros(20), [12])
+    table = client_data(np.arange(20.0)[:, None], np.zeros(20), [12])
     problem = Problem(vector_model(np.zeros(1)), (), lambda inputs: inputs)
     keys = jax.random.split(jax.random.key(0), 2000)
 
@@ -67,13 +68,13 @@ def test_every_example_is_drawn_with_the_same_probability_independently_and_at_m
         assert np.all(members.sum(1) == np.asarray(batch.mask).sum(1)) and np.all(np.asarray(expected) == 3)
         return members
 
-    drawn = draw(data)
+    drawn = draw(table)
     np.testing.assert_allclose(drawn.mean(0), 0.25, atol=0.05)
     assert np.abs(np.corrcoef(drawn.T) - np.eye(12)).max() < 0.12
     assert drawn.sum(1).var() == pytest.approx(12 * 0.25 * 0.75, rel=0.2)
-    wider = data._replace(train=data.train._replace(index=np.pad(data.train.index, [(0, 0), (0, 9)])))
+    wider = table._replace(train=table.train._replace(index=np.pad(table.train.index, [(0, 0), (0, 9)])))
     assert np.array_equal(draw(wider), drawn)
-    truncated = draw(data, slots=4)
+    truncated = draw(table, slots=4)
     assert truncated.sum(1).max() == 4 and not np.any(truncated & ~drawn)
     np.testing.assert_allclose(truncated.mean(0), truncated.mean(), atol=0.05)
 
@@ -160,6 +161,15 @@ def test_a_simulation_refuses_models_data_and_noise_that_do_not_fit(noise, norm,
     chosen = replace(algorithm("fedavg", steps=3), record_privacy=RecordPrivacy(1.0, noise))
     with pytest.raises(InputError, match=message):
         Simulation(chosen, model(norm), federation(standardise=standardise), rounds=1)
+
+
+def test_data_that_change_with_the_round_are_refused():
+    drifting = data.federate(
+        data.load("digits"), data.iid(), 4, test_fraction=0, drift=drift.sudden(1, concepts=concept.rotated())
+    )
+    chosen = replace(algorithm("fedavg", steps=3), record_privacy=PLAIN)
+    with pytest.raises(InputError, match="the data of clients change with the round"):
+        Simulation(chosen, models.mlp(10, hidden=()), drifting, rounds=2)
 
 
 def test_sealed_arrays_pass_through_functions_and_cannot_be_read():

@@ -220,6 +220,11 @@ def _check_record_privacy(algorithm: Algorithm, federation: Federation) -> None:
             f"record_privacy: noise_multiplier has {len(noise)} numbers for {federation.num_clients} clients. Give one "
             "number per client, or one for all."
         )
+    if algorithm.record_privacy and federation.phases:
+        raise InputError(
+            "record_privacy: the data of clients change with the round, and with them the probability of each example. "
+            "The accountant has no bound for that. Use data that do not change."
+        )
 
 
 def _check_batch_norm(algorithm: Algorithm, problem: Problem, federation: Federation) -> None:
