@@ -18,6 +18,7 @@ from fedjax_het.types import (
     Array,
     Batch,
     Broadcast,
+    ClientGroups,
     ClientView,
     Gram,
     Key,
@@ -79,11 +80,11 @@ class LocalUpdate(NamedTuple):
     """Local training of a client.
 
     Args:
-        train: (problem, view, key) -> trained variables.
         num_steps: Numbers of training examples -> numbers of steps.
         batch_size: Examples per step.
         train_with_drift: The same with the metric "drift" of diagnostics, the mean over steps of |w_k - w|^2, start w.
         max_batch_size: Maximum of the examples per step, for training in several parts. None: batch_size.
+        groups: Groups of clients whose training is faster if it reads their number `Problem.group`, see `Layout`.
     """
 
     train: Callable[[Problem, ClientView, Key], Trained]
@@ -91,6 +92,7 @@ class LocalUpdate(NamedTuple):
     batch_size: int
     train_with_drift: Callable[[Problem, ClientView, Key], Trained] | None = None
     max_batch_size: int | None = None
+    groups: ClientGroups | None = None
 
 
 class Memory(NamedTuple):
@@ -276,8 +278,7 @@ def _identity(model: Model) -> Model:
 class Algorithm:
     """A federated algorithm: objective, local training, aggregation, and sharing.
 
-    Combine two papers with `dataclasses.replace(fedga(), sharing=sharing.batch_norms)`. Hyperparameters, which the
-    functions close over, may be tracers.
+    Combine two papers with `dataclasses.replace(fedga(), sharing=sharing.batch_norms)`. Hyperparameters may be tracers.
     """
 
     objective: tuple[Term, ...]  # the sum of these terms is minimized

@@ -100,6 +100,7 @@ class Problem(NamedTuple):
     evaluated: Callable[[ServerState], Variables] = shared_variables
     privacy: RecordPrivacy | None = None
     gradient: Gradient | None = None
+    group: int | None = None  # of the client, where groups with different networks are trained by themselves
 
     def bind(self, frozen: Variables, base: Variables) -> "Problem":
         """The problem of the trained leaves alone: the model then takes variables without its fixed leaves.

@@ -240,6 +240,25 @@ class Leaf(NamedTuple):
 LeafRule = Callable[[Leaf], bool]  # leaf -> whether it is chosen; see `fedjax_het.sharing`
 
 
+class ClientGroups(NamedTuple):
+    """Groups of clients whose networks differ.
+
+    Args:
+        size: The number of groups.
+        table: Client i is in group table[i mod len(table)].
+        num_clients: The number of clients, if the table is for no other number.
+    """
+
+    size: int
+    table: tuple[int, ...]
+    num_clients: int | None = None
+
+    def assign(self, client: HostArray | int) -> HostArray | int:
+        """Ids of clients -> the numbers of their groups, on the host for ids on the host."""
+        place = client % len(self.table)
+        return jax.numpy.asarray(self.table)[place] if isinstance(client, jax.Array) else np.array(self.table)[place]
+
+
 class Model(NamedTuple):
     """A network as four pure functions, and the leaves that clients do not train.
 
@@ -253,7 +272,7 @@ class Model(NamedTuple):
     published: Names and configuration in published files, a `fedjax_het.models.Published`; None if there are none.
     groups: Groups of clients with networks of their own, see `fedjax_het.models.grouped`.
     term_scale(variables, layer, name) -> s of a low-rank term s A B, by its layer and name; None without such terms.
-    narrowest(key, inputs) -> variables with one unit in every hidden layer, for their shapes; None: no smaller width.
+    narrowed(width) -> the model with ceil(width h), at least one, of the h units of every hidden layer; None: no other.
     """
 
     init: Callable[[Key, Array], Variables]
@@ -264,5 +283,5 @@ class Model(NamedTuple):
     base: tuple[LeafRule, ...] = ()
     published: Any = None
     term_scale: Callable[[Variables, str, str], Array | float] | None = None
-    narrowest: Callable[[Key, Array], Variables] | None = None
-    groups: Any = None
+    narrowed: "Callable[[float], Model] | None" = None
+    groups: ClientGroups | None = None

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
@@ -139,6 +140,8 @@ def train(name: str, rounds: int = 2, norm: str = "none", **options) -> Variable
     return run(compose(name, norm=norm, options=options), rounds=rounds)[0].server.shared
 
 
+IN_ORDER = Participation(lambda n: 5, lambda key, n, number: (jnp.arange(5), jnp.ones(5, bool)))
+"""All clients, which is known in the running program alone."""
 QUICK = ("fedavg", "fedbn", "fedld")  # sums, personal leaves, Gram matrices
 REPRESENTATIVE = (*QUICK, "scaffold", "fediir", "harmofl", "fedsr")  # also memories, surveys and adapted models
 # FedPAC, which replies to each client, takes as long as all of these together.

@@ -171,7 +171,9 @@ def _compose_heterofl(
     training: Training,
 ) -> Algorithm:
     rule = plain_gradient if clip is None else clipped_gradient(clip)
-    algorithm = _compose(capacities, masked_mean(weighting), rule, training, is_scaled=scaler, owns_labels=True)
+    algorithm = _compose(
+        capacities, masked_mean(weighting), rule, training, is_scaled=scaler, owns_labels=True, is_sliced=True
+    )
     return replace(algorithm, objective=(restricted_cross_entropy(0.0),)) if masks_logits else algorithm
 
 

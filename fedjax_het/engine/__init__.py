@@ -16,8 +16,8 @@ from fedjax_het.engine.parallel.layout import Layout, chunked, sharded, vmapped
 from fedjax_het.engine.parallel.runs import Sweep
 from fedjax_het.engine.planning.autotune import LayoutChoice
 from fedjax_het.engine.prediction import Prediction, predict
-from fedjax_het.engine.round.phases import RoundMetrics
 from fedjax_het.engine.round.program import Round, make_round
+from fedjax_het.engine.round.records import RoundMetrics
 from fedjax_het.engine.simulation import Simulation, is_personal_on_test
 from fedjax_het.engine.storage.checkpoint import Checkpoints, SavedCheckpoint, inspect_checkpoints
 from fedjax_het.engine.storage.client_store import ClientStore

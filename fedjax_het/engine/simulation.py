@@ -23,7 +23,7 @@ from fedjax_het.engine.round import uplink
 from fedjax_het.engine.round.asynchronous import Asynchronous
 from fedjax_het.engine.round.event_schedule import EventSchedule
 from fedjax_het.engine.round.participation import Participation, full, uniform
-from fedjax_het.engine.round.phases import RoundMetrics
+from fedjax_het.engine.round.records import RoundMetrics
 from fedjax_het.engine.round.timing import Timing
 from fedjax_het.errors import InputError, NonFiniteError
 from fedjax_het.types import Array, Key, Model, State

@@ -25,13 +25,13 @@ from fedjax_het.models._exits import with_exits
 from fedjax_het.models._frozen import freeze, no_adapter, train_only
 from fedjax_het.models._generator import with_generator
 from fedjax_het.models._gpt2 import GPT2_NAMES, gpt2
-from fedjax_het.models._grouped import ClientGroups, grouped
+from fedjax_het.models._grouped import grouped, select_network
 from fedjax_het.models._layers import Conv, UpConv, avg_pool, max_pool
 from fedjax_het.models._llama import LLAMA_NAMES, llama
 from fedjax_het.models._lora import AdapterSettings, LowRank, lora, lora_scale, server_kernels
 from fedjax_het.models._mixture import mixture
 from fedjax_het.models._mlp import mlp
-from fedjax_het.models._model import from_flax
+from fedjax_het.models._model import from_flax, narrow_layers
 from fedjax_het.models._neighbours import with_neighbours
 from fedjax_het.models._norms import NORMS, norm
 from fedjax_het.models._pair import common_network, own_network, paired
@@ -109,7 +109,6 @@ __all__ = [
     "TORCH_NAMES",
     "AdapterSettings",
     "Band",
-    "ClientGroups",
     "ContextSettings",
     "Conv",
     "FirstAverage",
@@ -150,6 +149,7 @@ __all__ = [
     "merge_adapters",
     "mixture",
     "mlp",
+    "narrow_layers",
     "norm",
     "own_network",
     "paired",
@@ -164,6 +164,7 @@ __all__ = [
     "save_adapters",
     "save_published",
     "save_state_dict",
+    "select_network",
     "server_kernels",
     "starting_from",
     "train_only",

@@ -9,7 +9,7 @@ from fedjax_het.errors import InputError
 from fedjax_het.models._conv_impl import check_conv_impl
 from fedjax_het.models._dense import Dense
 from fedjax_het.models._layers import Conv, max_pool
-from fedjax_het.models._model import Network, NumClasses, check_images, from_flax, scale_widths
+from fedjax_het.models._model import Network, NumClasses, check_images, from_flax, narrow_layers, scale_widths
 from fedjax_het.models._norms import NormKind, norm
 from fedjax_het.types import Array, Model
 from fedjax_het.validation import Count, Positive, validate_arguments
@@ -28,8 +28,8 @@ class CNN(Network):
     impl: str
 
     @nn.nowrap
-    def narrowest(self) -> nn.Module:
-        return self.clone(channels=(1,) * len(self.channels), hidden=(1,) * len(self.hidden))
+    def narrowed(self, width: float) -> nn.Module:
+        return self.clone(channels=narrow_layers(self.channels, width), hidden=narrow_layers(self.hidden, width))
 
     @nn.compact
     def encode(self, x: Array, mask: Array, is_training: bool) -> Array:

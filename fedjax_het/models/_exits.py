@@ -79,7 +79,7 @@ def with_exits(before: Sequence[str] | None = None) -> Callable[[Model], Model]:
             return sum(logits, start=model.classify(rest["params"], last)) / (len(heads) + 1)
 
         whole = spare_leaves(model, "params/exits/*")
-        return whole._replace(init=init, encode=encode, classify=classify, published=None, narrowest=None)
+        return whole._replace(init=init, encode=encode, classify=classify, published=None, narrowed=None)
 
     return adapt
 

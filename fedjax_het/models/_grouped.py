@@ -1,7 +1,6 @@
 """Networks of different architecture for groups of clients."""
 
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
@@ -11,27 +10,26 @@ from fedjax_het.errors import InputError
 from fedjax_het.models._adaptations import split_off
 from fedjax_het.models._dense import apply_dense
 from fedjax_het.models._model import output_shapes
-from fedjax_het.types import Array, Context, HostArray, Key, Leaf, LeafRule, Model, Named, Params, Variables
+from fedjax_het.types import (
+    Array,
+    ClientGroups,
+    Context,
+    HostArray,
+    Key,
+    Leaf,
+    LeafRule,
+    Model,
+    Named,
+    Params,
+    Variables,
+)
 
 _HEAD = "classifier"
 
 
-class ClientGroups(NamedTuple):
-    """Groups of clients, each with a network of its own.
-
-    size: The number of groups.
-    assign: ids -> the numbers of their groups.
-    num_clients: The number of clients that have a group; None: any.
-    """
-
-    size: int
-    assign: Callable[[HostArray | int], HostArray | int]
-    num_clients: int | None = None
-
-    @staticmethod
-    def select(number: HostArray | int) -> Variables:
-        """The variable that tells a model which network to run."""
-        return {"group": {"number": number}}
+def select_network(number: HostArray | int) -> Variables:
+    """The variable that tells a grouped model which network to run."""
+    return {"group": {"number": number}}
 
 
 def grouped(networks: Sequence[Model], assignment: Sequence[int] | None = None) -> Model:
@@ -64,10 +62,7 @@ def grouped(networks: Sequence[Model], assignment: Sequence[int] | None = None) 
     if assignment is not None and not all(0 <= number < size for number in assignment):
         raise InputError(f"assignment: numbers of networks are 0 to {size - 1}, and it has others. Correct it.")
 
-    def assign(client: HostArray | int) -> HostArray | int:
-        return client % size if assignment is None else jnp.asarray(assignment)[client]
-
-    groups = ClientGroups(size, assign, None if assignment is None else len(assignment))
+    groups = ClientGroups(size, tuple(assignment or range(size)), None if assignment is None else len(assignment))
 
     def init(key: Key, inputs: Array) -> Variables:
         whole: dict[str, dict] = {"params": {}}
@@ -87,7 +82,7 @@ def grouped(networks: Sequence[Model], assignment: Sequence[int] | None = None) 
         if len(classes := {len(head["bias"]) for head in heads}) > 1:
             raise InputError(f"networks: they have heads for {sorted(classes)} classes. Build all for the same number.")
         whole["params"][_HEAD] = max(heads, key=lambda head: len(head["kernel"]))
-        return whole | ClientGroups.select(jnp.zeros((), jnp.int32))
+        return whole | select_network(jnp.zeros((), jnp.int32))
 
     def encode(variables: Variables, inputs: Array, context: Context) -> tuple[tuple[Array, Named], Variables]:
         width = variables["params"][_HEAD]["kernel"].shape[0]

@@ -44,6 +44,6 @@ def mixture(number: Count = 3) -> Callable[[Model], Model]:
             return jax.nn.logsumexp(jax.nn.log_softmax(logits), axis=-2, b=weights.astype(logits.dtype))
 
         whole = spare_leaves(model, "params/mixture/*")
-        return whole._replace(init=init, encode=encode, classify=classify, published=None, narrowest=None)
+        return whole._replace(init=init, encode=encode, classify=classify, published=None, narrowed=None)
 
     return adapt

@@ -7,7 +7,7 @@ from flax import linen as nn
 
 from fedjax_het.errors import InputError
 from fedjax_het.models._dense import Dense
-from fedjax_het.models._model import Network, NumClasses, from_flax, scale_widths
+from fedjax_het.models._model import Network, NumClasses, from_flax, narrow_layers, scale_widths
 from fedjax_het.models._norms import NormKind, norm
 from fedjax_het.types import Array, Model
 from fedjax_het.validation import Count, FractionBelowOne, Positive, validate_arguments
@@ -21,8 +21,8 @@ class MLP(Network):
     dropout: float
 
     @nn.nowrap
-    def narrowest(self) -> nn.Module:
-        return self.clone(hidden=(1,) * len(self.hidden))
+    def narrowed(self, width: float) -> nn.Module:
+        return self.clone(hidden=narrow_layers(self.hidden, width))
 
     @nn.compact
     def encode(self, x: Array, mask: Array, is_training: bool) -> Array:

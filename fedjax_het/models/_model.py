@@ -1,7 +1,9 @@
 """Models from Flax modules, and argument checks of the model factories."""
 
 import functools
+import math
 from collections.abc import Callable, Mapping, Sequence
+from fractions import Fraction
 from typing import Annotated, Any
 
 import jax
@@ -43,8 +45,8 @@ def from_flax(module: nn.Module | Callable[..., Any]) -> Model:
     normalization always ignores padding. NNX modules run through `flax.nnx.bridge`, after ``train()`` or ``eval()``.
 
     A Linen module may define its features with the methods ``encode(inputs, mask, is_training) -> features`` and
-    ``classify(features) -> logits``, and a submodule ``classifier`` as its head. With a method ``narrowest()``, which
-    returns the same module with one unit in every hidden layer, its width may differ between clients; see `capacities`.
+    ``classify(features) -> logits``, and a submodule ``classifier`` as its head. With a method ``narrowed(width)``, it
+    may differ in width between clients; the method returns the module with `narrow_layers` of its hidden layers.
 
     In training, every collection besides params may change, and dropout uses `context.key`; in evaluation, collections
     are unchanged.
@@ -56,12 +58,12 @@ def from_flax(module: nn.Module | Callable[..., Any]) -> Model:
     Raises:
         InputError: The argument is not a module, or its ``__call__`` has an unknown argument without a default.
     """
-    narrow = None
-    if hasattr(module, "narrowest"):
-        narrow = lambda key, inputs: from_flax(module.narrowest()).init(key, inputs)  # noqa: E731
+    narrowed = None
+    if hasattr(module, "narrowed"):
+        narrowed = lambda width: from_flax(module.narrowed(width))  # noqa: E731
     module = to_linen(module)
     if is_nnx(module) or not (hasattr(module, "encode") and hasattr(module, "classify")):
-        return plain_model(module)._replace(narrowest=narrow)
+        return plain_model(module)._replace(narrowed=narrowed)
 
     def init(key: Key, inputs: Array) -> Variables:
         return dict(module.init(key, inputs, method=_encode_and_classify))
@@ -86,7 +88,7 @@ def from_flax(module: nn.Module | Callable[..., Any]) -> Model:
     def list_layers(shape: tuple[int, ...], dtype: jnp.dtype) -> Mapping[str, type]:
         return _list_layers(module, jax.ShapeDtypeStruct(shape, dtype))
 
-    return Model(init, encode, classify, lambda inputs: list_layers(inputs.shape, inputs.dtype), narrowest=narrow)
+    return Model(init, encode, classify, lambda inputs: list_layers(inputs.shape, inputs.dtype), narrowed=narrowed)
 
 
 def _encode_and_classify(module: nn.Module, inputs: Array) -> Array:
@@ -130,3 +132,8 @@ def scale_widths(name: str, counts: Sequence[int], width: float) -> tuple[int, .
             "less."
         )
     return tuple(max(1, round(width * count)) for count in counts)
+
+
+def narrow_layers(counts: Sequence[int], width: float) -> tuple[int, ...]:
+    """The numbers of units of layers with a fraction of their units: ceil(width h), at least 1."""
+    return tuple(max(1, math.ceil(Fraction(width).limit_denominator(10**6) * count)) for count in counts)

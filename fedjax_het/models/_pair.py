@@ -91,7 +91,7 @@ def paired(common: Model | None = None, *, match_features: bool = False) -> Call
             layers=layers,
             frozen=(*(_OwnRule(rule) for rule in model.frozen), *(_CommonRule(rule) for rule in other.frozen)),
             published=None,
-            narrowest=None,
+            narrowed=None,
         )
 
     return adapt

@@ -36,7 +36,8 @@ def computed_in(dtype: Precision) -> Callable[[Model], Model]:
         def classify(params: Params, features: Array) -> Array:
             return model.classify(_cast(params, chosen), features.astype(chosen)).astype(jnp.float32)
 
-        return model._replace(encode=encode, classify=classify)
+        narrowed = model.narrowed and (lambda width: adapt(model.narrowed(width)))
+        return model._replace(encode=encode, classify=classify, narrowed=narrowed)
 
     return (lambda model: model) if dtype == "float32" else adapt
 

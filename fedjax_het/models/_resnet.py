@@ -8,7 +8,7 @@ from typing import Unpack
 from flax import linen as nn
 
 from fedjax_het.models._layers import Conv, NetworkParts, Stem, StemKind, image_network
-from fedjax_het.models._model import Network, check_images, scale_widths
+from fedjax_het.models._model import Network, check_images, narrow_layers, scale_widths
 from fedjax_het.models._norms import NormKind, norm
 from fedjax_het.models._pretrained import Naming
 from fedjax_het.types import Array
@@ -69,8 +69,8 @@ class ResNet(Network):
     impl: str
 
     @nn.nowrap
-    def narrowest(self) -> nn.Module:
-        return self.clone(channels=(1,) * len(self.channels))
+    def narrowed(self, width: float) -> nn.Module:
+        return self.clone(channels=narrow_layers(self.channels, width))
 
     @nn.compact
     def encode(self, x: Array, mask: Array, is_training: bool) -> Array:

@@ -9,14 +9,15 @@ import pytest
 from flax import linen as nn
 
 from fedjax_het import capacities, data, models, tree
-from fedjax_het.client.capacities import _keep, _kept_units, _outer
+from fedjax_het.client.sub_networks import keep_entries, kept_units, outer_mask
+from fedjax_het.engine.parallel.layout import chunked
 from fedjax_het.engine.round import participation
 from fedjax_het.engine.round.program import make_round
 from fedjax_het.engine.simulation import Simulation
 from fedjax_het.errors import InputError
 from fedjax_het.problem import Problem
 from fedjax_het.types import ClientData, Context, Examples
-from tests.harness import ROUNDING, algorithm, compose, difference, federation, is_equal, model, run, train
+from tests.harness import IN_ORDER, ROUNDING, algorithm, compose, difference, federation, is_equal, model, run, train
 from tests.views import client_view
 
 
@@ -34,9 +35,9 @@ def masks_of(network, inputs, widths, level, window="first", number=0):
     variables = network.init(jax.random.key(0), jnp.asarray(inputs))
     problem = Problem(network, (), prepare=jnp.asarray)
     view = client_view(variables, round=number, data=ClientData(Examples(jnp.asarray(inputs), None), None, None, None))
-    axes = _kept_units(capacities.assign_widths(widths, window=window), problem, view, jnp.asarray(level))
+    axes = kept_units(capacities.assign_widths(widths, window=window), problem, view, jnp.asarray(level))
     by_path = tree.leaves_by_path(variables)
-    return {path: np.broadcast_to(_outer(masks), by_path[path].shape)
+    return {path: np.broadcast_to(outer_mask(masks), by_path[path].shape)
             for path, masks in tree.leaves_by_path(axes).items()}, variables  # fmt: skip
 
 
@@ -147,8 +148,8 @@ def test_units_outside_the_sub_network_do_not_move_with_any_activation():
     class Sigmoid(nn.Module):
         hidden: int = 6
 
-        def narrowest(self):
-            return self.clone(hidden=1)
+        def narrowed(self, width):
+            return self.clone(hidden=models.narrow_layers((self.hidden,), width)[0])
 
         @nn.compact
         def __call__(self, x):
@@ -250,4 +251,27 @@ def test_sub_networks_can_be_combined_with_any_local_update():
     assert difference(train("fedprox", mu=0.1), run(compose("fedprox", norm="none", options={"mu": 0.1}, change=change),
                                                       rounds=2)[0].server.shared) < ROUNDING  # fmt: skip
     assert replace(plain, **change).local_update.batch_size == 8
-    assert _keep({"a": jnp.ones(2)}, {"a": (jnp.array([True, False]),)})["a"].tolist() == [1, 0]
+    assert keep_entries({"a": jnp.ones(2)}, {"a": (jnp.array([True, False]),)})["a"].tolist() == [1, 0]
+
+
+@pytest.mark.extended
+@pytest.mark.every_case
+@pytest.mark.parametrize("name", ["heterofl", "fedrolex"])
+@pytest.mark.parametrize("options", [{}, {"layout": chunked(1)}], ids=["everyone", "chunked(1)"])
+def test_smaller_networks_give_the_results_of_masks(name, options):
+    network = models.cnn(3, (4, 6), (8,), kernel=3)
+    masked, _ = run(compose(name, network=network, participation=IN_ORDER))
+    sliced, _ = run(compose(name, network=network, **options))
+    assert difference(masked, sliced) < ROUNDING
+
+
+@pytest.mark.extended
+def test_half_the_width_costs_less_than_half():
+    def count_flops(width: float) -> float:
+        network = models.mlp(3, (256, 256, 256))
+        round = compose("heterofl", network=network, options={"widths": (width,)})
+        state = round.init(jax.random.key(0), federation().data)
+        step = jax.jit(round.step).lower(state, federation().data, jax.random.key(0))
+        return step.compile().cost_analysis()["flops"]
+
+    assert count_flops(0.5) < 0.45 * count_flops(1.0)  # the server works on the whole network

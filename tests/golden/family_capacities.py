@@ -158,22 +158,20 @@ def stored_changes(case: Case, window: Window, has_rounds: bool) -> Rounds:
         own = jax.tree.map(lambda leaf, delta: leaf + delta[view.received.round, view.client], view.local, changes)
         return Trained(own, jnp.ones(()), (), {"loss": jnp.zeros(())})
 
-    def narrow(name: str, leaf: np.ndarray) -> np.ndarray:
-        layer = name.split(".")[0]
-        outputs = slice(None) if LAYERS.get(layer) == "classifier" else slice(1)
-        return leaf[outputs] if leaf.ndim == 1 or layer in ("l0", "conv1") else leaf[outputs, :1]
+    def narrow(name: str, leaf: np.ndarray, width: float) -> np.ndarray:
+        layer, kept = name.split(".")[0], [slice(number) for number in models.narrow_layers(leaf.shape, width)]
+        outputs = slice(None) if LAYERS.get(layer) == "classifier" else kept[0]
+        return leaf[outputs] if leaf.ndim == 1 or layer in ("l0", "conv1") else leaf[outputs, kept[1]]
 
     assert [len(leaf) for name, leaf in start.items() if name in ("l0.bias", "l1.bias", "n1.bias", "n2.bias")] == (
         case.meta["hidden"]
     )
-    narrowest = to_variables({name: narrow(name, leaf) for name, leaf in start.items()})
-    model = Model(
-        init=lambda key, inputs: to_variables(start),
-        encode=None,
-        classify=None,
-        layers=lambda inputs: {},
-        narrowest=lambda key, inputs: narrowest,
-    )
+
+    def make_model(width: float) -> Model:
+        parts = {name: narrow(name, leaf, width) for name, leaf in start.items()}
+        return Model(lambda key, inputs: to_variables(parts), None, None, lambda inputs: {}, narrowed=make_model)
+
+    model = make_model(1.0)
     algorithm = replace(
         heterofl(),
         local_update=with_capacity(

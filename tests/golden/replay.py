@@ -14,8 +14,8 @@ from fedjax_het.client.optimizers import torch_sgd
 from fedjax_het.engine.parallel.layout import Layout, vmapped
 from fedjax_het.engine.round import server_step
 from fedjax_het.engine.round.participation import Participation
-from fedjax_het.engine.round.phases import RoundMetrics
 from fedjax_het.engine.round.program import make_round
+from fedjax_het.engine.round.records import RoundMetrics
 from fedjax_het.engine.round.update_plan import pack_for
 from fedjax_het.problem import ForwardPass
 from fedjax_het.types import (

@@ -9,14 +9,12 @@ import fedjax_het as fh
 from fedjax_het import models, tree
 from fedjax_het.cli.configuration import build, settings
 from fedjax_het.engine.parallel.layout import chunked, sharded
-from fedjax_het.engine.round.participation import Participation
 from fedjax_het.errors import InputError
 from fedjax_het.types import Context
-from tests.harness import compose, difference, federation, is_equal, run
+from tests.harness import IN_ORDER, compose, difference, federation, is_equal, run
 
 NARROW, DEEP = models.mlp(3, hidden=(8,), norm="batch"), models.mlp(3, hidden=(6, 8))
 TWO = models.grouped([NARROW, DEEP])
-IN_ORDER = Participation(lambda n: 5, lambda key, n, number: (jnp.arange(5), jnp.ones(5, bool)))  # not known beforehand
 
 
 def test_one_network_is_that_network():
@@ -46,7 +44,7 @@ def test_without_exchange_clients_train_as_in_a_federation_of_their_network():
 @pytest.mark.every_case
 def test_groups_give_equal_results_however_they_are_mapped(options):
     expected, _ = run(compose("fedproto", network=TWO))
-    state, _ = run(compose("fedproto", network=TWO, **options))
+    state, _ = run(compose("fedproto", network=models.grouped([NARROW, DEEP], (0, 1, 0, 1, 0)), **options))
     assert difference(expected, state) < 1e-5
 
 
@@ -75,7 +73,7 @@ def test_the_ensemble_of_the_groups_is_evaluated_also_when_states_are_on_the_hos
     logits = []
     for number in range(2):
         own = jax.tree.map(lambda x, number=number: jnp.mean(x[number::2], axis=0), clients.personal)
-        own = tree.merge(server.shared, own, models.ClientGroups.select(number))
+        own = tree.merge(server.shared, own, models.select_network(number))
         features, _ = round.problem.model.encode(own, federation().prepare(inputs), context)
         logits.append(round.problem.model.classify(own["params"], features[0]))
     accuracy = np.mean(np.argmax(sum(logits), -1) == labels)

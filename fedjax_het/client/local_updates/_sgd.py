@@ -183,7 +183,7 @@ def sgd(
                 progress = jax.lax.fori_loop(0, num_epochs, epoch, start)
             else:
                 loss = loss_of(problem, view, "valid_or_train", batch_size)
-                number, progress = _train_until_flat(epoch, num_epochs, early_stopping, loss, start)
+                number, progress = _train_until_flat(epoch, jnp.asarray(num_epochs), early_stopping, loss, start)
                 num_steps = jnp.minimum(num_steps, number * num_batches)
         trained = _finish_training(progress, num_steps)
         return trained._replace(results={"gradient": progress.gradient}) if rule is gradient else trained

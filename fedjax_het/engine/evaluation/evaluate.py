@@ -18,6 +18,7 @@ from fedjax_het.engine.evaluation.scoring import Batches, HeldOut
 from fedjax_het.engine.evaluation.segmentation_metrics import OVERLAP_METRICS
 from fedjax_het.errors import InputError
 from fedjax_het.labels import are_tokens
+from fedjax_het.models import select_network
 from fedjax_het.problem import Problem
 from fedjax_het.types import ClientState, HostArray, Rows, ServerState, Variables
 
@@ -184,8 +185,9 @@ def evaluated_model(
     """The server's model for held-out examples; of several models, the weighted mean of their logits."""
     if groups := problem.model.groups:
         fixed = problem.whole_model(server)
-        means = [tree.take(mean_personal, number) | groups.select(number) for number in range(groups.size)]
-        return OutputMixture(tuple(tree.merge(fixed, mean) for mean in means), (1 / groups.size,) * groups.size)
+        means = [tree.take(mean_personal, number) | select_network(number) for number in range(groups.size)]
+        weights = tuple(jnp.full(groups.size, 1 / groups.size))
+        return OutputMixture(tuple(tree.merge(fixed, mean) for mean in means), weights)
     variables = tree.merge(problem.whole_model(server), mean_personal)
     if algorithm.models is None:
         return variables

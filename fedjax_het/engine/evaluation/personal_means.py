@@ -5,8 +5,7 @@ import jax.numpy as jnp
 
 from fedjax_het import tree
 from fedjax_het.engine.parallel.layout import Layout, vmapped
-from fedjax_het.models import ClientGroups
-from fedjax_het.types import Array, ClientState, Variables
+from fedjax_het.types import Array, ClientGroups, ClientState, Variables
 
 
 def trained_client_weights(rounds: Array, groups: ClientGroups | None = None) -> Array:

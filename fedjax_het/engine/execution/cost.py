@@ -13,7 +13,7 @@ from fedjax_het.algorithm import Algorithm
 from fedjax_het.engine.execution.run_spec import OffloadPolicy
 from fedjax_het.engine.execution.trace import TracedRound
 from fedjax_het.engine.round.participation import POLL_BYTES
-from fedjax_het.engine.round.phases import RoundMessages
+from fedjax_het.engine.round.records import RoundMessages
 from fedjax_het.engine.round.update_plan import is_stacked
 from fedjax_het.engine.round.uplink import count_bits
 

@@ -16,7 +16,7 @@ from fedjax_het.engine.execution.loading import LoadedCohort
 from fedjax_het.engine.execution.programs import Program, RunPrograms
 from fedjax_het.engine.execution.run_spec import OffloadPolicy
 from fedjax_het.engine.execution.trace import TracedRound
-from fedjax_het.engine.round.phases import RoundMetrics
+from fedjax_het.engine.round.records import RoundMetrics
 from fedjax_het.engine.storage.client_store import ClientStore
 from fedjax_het.types import ClientState, PyTree, State
 

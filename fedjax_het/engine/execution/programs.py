@@ -17,7 +17,7 @@ from fedjax_het.engine.execution.run_spec import ALL_ON_DEVICE, OffloadPolicy
 from fedjax_het.engine.execution.trace import TracedRound
 from fedjax_het.engine.parallel.compilation import COMPILATION_LOG, jit_initializer, jit_program, replicated_shapes
 from fedjax_het.engine.round.initialization import broadcast_clients
-from fedjax_het.engine.round.phases import RoundMetrics
+from fedjax_het.engine.round.records import RoundMetrics
 from fedjax_het.types import Array, ClientState, Examples, HostArray, Key, PyTree, State
 
 

@@ -21,8 +21,8 @@ from fedjax_het.engine.execution.run_spec import RunSpec
 from fedjax_het.engine.parallel.layout import Layout
 from fedjax_het.engine.parallel.runs import without_dtype_warnings
 from fedjax_het.engine.round import client_step
-from fedjax_het.engine.round.phases import RoundMessages, RoundMetrics
 from fedjax_het.engine.round.program import Round, with_population
+from fedjax_het.engine.round.records import RoundMessages, RoundMetrics
 from fedjax_het.engine.round.uplink import hides_examples
 from fedjax_het.errors import InputError, nearest
 from fedjax_het.problem import Problem

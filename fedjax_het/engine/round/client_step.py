@@ -14,6 +14,7 @@ from fedjax_het.engine.round.asynchronous import Asynchronous
 from fedjax_het.engine.round.timing import Timing
 from fedjax_het.engine.round.update_plan import UpdateSums, pack_for, stream_sums
 from fedjax_het.errors import InputError
+from fedjax_het.models import select_network
 from fedjax_het.placeholders import HIDDEN_TEST_ROWS, MissingSlotError, refuse_sealed
 from fedjax_het.problem import Problem, SlotView
 from fedjax_het.types import (
@@ -79,10 +80,10 @@ class Common(NamedTuple):
 
     def bind(self, problem: Problem, client: HostArray | int | None = None) -> Problem:
         """The problem with the leaves that clients do not train, and with the network of a client's group."""
-        frozen, groups = self.frozen, problem.model.groups
+        own, groups = {}, problem.model.groups
         if groups and client is not None:
-            frozen = frozen | groups.select(groups.assign(client))
-        return problem.bind(frozen, self.received.base)
+            own = select_network(groups.assign(client) if problem.group is None else problem.group)
+        return problem.bind(self.frozen | own, self.received.base)
 
 
 class Sums(NamedTuple):
@@ -127,8 +128,7 @@ def train_client(
 
     Args:
         algorithm: The algorithm.
-        num_clients: The number of clients of the run.
-        timing: Client durations; None: no clock.
+        num_clients, timing: See `RoundSpec`.
         asynchronous: The treatment of updates of clients that started earlier; None in synchronous rounds.
         problem: The client's learning problem.
         common: The common inputs of all clients.
@@ -196,7 +196,7 @@ def train_client(
             member.key,
             common.round_key,
         )
-        # A stage may make finite values infinite (an attacker deliberately); the server then drops the client.
+        # A stage may make finite values infinite; the server then drops the client.
         is_finite &= tree.is_finite((sent, kept, statistics))
         is_present &= is_finite
         upload = tree.where(is_present, upload._replace(update=sent), tree.zeros_like(upload))

@@ -8,7 +8,8 @@ import jax.numpy as jnp
 from fedjax_het import sharing, tree
 from fedjax_het.engine.round import uplink
 from fedjax_het.engine.round.architectures import check_groups
-from fedjax_het.engine.round.phases import RoundSpec, broadcast
+from fedjax_het.engine.round.phases import broadcast
+from fedjax_het.engine.round.records import RoundSpec
 from fedjax_het.errors import InputError
 from fedjax_het.types import ClientState, HostArray, Key, PyTree, RunCounters, ServerState, State, Variables
 

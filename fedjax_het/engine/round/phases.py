@@ -11,28 +11,23 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Bool, Float, Int
 
 from fedjax_het import tree
-from fedjax_het.algorithm import Algorithm
-from fedjax_het.data.phases import Phases, find_phase
-from fedjax_het.engine.parallel.layout import Layout
+from fedjax_het.data.phases import find_phase
 from fedjax_het.engine.parallel.update_stack import StackedUpdates
 from fedjax_het.engine.round import client_step, mixing, model_choice, selection, server_step, uplink
 from fedjax_het.engine.round.architectures import map_clients
-from fedjax_het.engine.round.asynchronous import Asynchronous
 from fedjax_het.engine.round.client_step import ClientResult, Cohort, CohortMember, Common, Sums
-from fedjax_het.engine.round.participation import Participation, derive_keys
-from fedjax_het.engine.round.timing import Timing
+from fedjax_het.engine.round.participation import derive_keys
+from fedjax_het.engine.round.records import RoundMessages, RoundMetrics, RoundSpec
 from fedjax_het.engine.round.update_plan import pack_for
 from fedjax_het.placeholders import HIDDEN_EXAMPLE_COUNTS
-from fedjax_het.problem import Problem, SlotView, order_public
+from fedjax_het.problem import SlotView, order_public
 from fedjax_het.types import (
     Array,
     Broadcast,
     ClientData,
     Key,
-    Named,
     RunCounters,
     ServerState,
     ServerView,
@@ -42,57 +37,6 @@ from fedjax_het.types import (
 )
 
 _PUBLIC, _VIEW = 0xFFFFFFFB, 0xFFFFFFFC  # folded into the server's key of a round; never the number of a stage
-
-
-class RoundSpec(NamedTuple):
-    """The constants of all rounds of a run."""
-
-    algorithm: Algorithm
-    problem: Problem
-    num_clients: int
-    num_training: int  # clients with training examples
-    num_examples: Int[Array, "clients"]  # training examples
-    participation: Participation
-    timing: Timing | None
-    asynchronous: Asynchronous | None
-    layout: Layout
-    phases: Phases | None = None  # of the clients' data
-
-    @property
-    def cohort_size(self) -> int:
-        return self.participation.size(self.num_clients)
-
-    @property
-    def num_versions(self) -> int:
-        """The number of broadcasts kept by the server."""
-        return self.asynchronous.num_versions if self.asynchronous else 1
-
-    @property
-    def has_clock(self) -> bool:
-        return self.timing is not None or self.asynchronous is not None
-
-
-class RoundMetrics(NamedTuple):
-    """The metrics of one round."""
-
-    loss: Float[Array, ""]  # training loss, weighted by examples; NaN if no client reported
-    num_reporting: Int[Array, ""]  # uploads that the server used
-    num_nonfinite: Int[Array, ""]  # dropped uploads
-    cohort: Int[Array, "cohort"]  # ids of the selected clients
-    is_nonfinite: Bool[Array, "cohort"]  # whether the upload was dropped
-    is_rejected: Bool[Array, ""]  # finite uploads with a nonfinite aggregate: all were dropped
-    num_late: Int[Array, ""] | None = None  # clients that missed the deadline; None without a timing
-    seconds: Float[Array, ""] | None = None  # duration on the virtual clock
-    staleness: Int[Array, "cohort"] | None = None  # server steps since the client started; None if synchronous
-
-
-class RoundMessages(NamedTuple):
-    """The messages between server and clients in a round."""
-
-    received: Broadcast
-    answers: Named  # leaves [cohort, ...]
-    uploads: Upload  # leaves [cohort, ...]
-    replies: Variables  # leaves [cohort, ...]
 
 
 class _ServerDecision(NamedTuple):
@@ -162,7 +106,7 @@ def survey_clients(
     if not algorithm.survey:
         return server, common, members
     survey = lambda *client: (client_step.run_survey(algorithm, *client), {})  # noqa: E731
-    answers, _ = map_clients(survey, spec.problem, spec.layout, common, members, spec.participation.is_everyone)
+    answers, _ = map_clients(spec, survey, common, members)
     members = members._replace(answers=answers)
     answers, counts = _unpad(spec, answers), jnp.asarray(members.rows[0].count[: spec.cohort_size], float)
     is_present = jax.vmap(lambda count, own: (count > 0) & tree.is_finite(own))(counts, answers)
@@ -177,9 +121,7 @@ def survey_clients(
 def train_clients(spec: RoundSpec, common: Common, members: CohortMember) -> tuple[ClientResult, Sums]:
     """Train the clients of the cohort: (their results, leaves [cohort, ...]; the sums accumulated during training)."""
     train_client = partial(client_step.train_client, spec.algorithm, spec.num_clients, spec.timing, spec.asynchronous)
-    results, sums = map_clients(
-        train_client, spec.problem, spec.layout, common, members, spec.participation.is_everyone
-    )
+    results, sums = map_clients(spec, train_client, common, members)
     return _unpad(spec, results), sums
 
 

@@ -16,7 +16,8 @@ from fedjax_het.engine.round.asynchronous import Asynchronous
 from fedjax_het.engine.round.client_step import Cohort
 from fedjax_het.engine.round.event_schedule import EventSchedule
 from fedjax_het.engine.round.participation import Participation, derive_keys, full
-from fedjax_het.engine.round.phases import RoundMessages, RoundMetrics, RoundSpec, train_cohort
+from fedjax_het.engine.round.phases import train_cohort
+from fedjax_het.engine.round.records import RoundMessages, RoundMetrics, RoundSpec
 from fedjax_het.engine.round.timing import Timing
 from fedjax_het.placeholders import seal
 from fedjax_het.problem import Problem
