@@ -80,7 +80,6 @@ class LocalUpdate(NamedTuple):
     """Local training of a client.
 
     Args:
-        num_steps: Numbers of training examples -> numbers of steps.
         batch_size: Examples per step.
         train_with_drift: The same with the metric "drift" of diagnostics, the mean over steps of |w_k - w|^2, start w.
         max_batch_size: Maximum of the examples per step, for training in several parts. None: batch_size.

@@ -102,6 +102,7 @@ def test_fedkd_sends_whole_matrices_with_all_energy_and_small_ranks_with_little(
     assert np.linalg.matrix_rank(np.asarray(moved), rtol=1e-4) == 1
 
 
+@pytest.mark.slow
 def test_fedgens_first_round_is_fedavg_and_its_generator_changes():
     round = compose("fedgen", norm="none")
     state = round.init(KEY, federation().data)

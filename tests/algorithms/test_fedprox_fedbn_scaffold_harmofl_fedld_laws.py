@@ -65,6 +65,7 @@ def test_scaffold_with_one_client_is_local_training():
     assert difference(ours, other) < 1e-5
 
 
+@pytest.mark.slow
 def test_scaffold_options_one_and_two_agree_in_the_first_round_only():
     assert difference(train("scaffold", rounds=1), train("scaffold", rounds=1, control="start")) == 0
     assert difference(train("scaffold", rounds=3), train("scaffold", rounds=3, control="start")) > 1e-5

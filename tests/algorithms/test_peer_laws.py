@@ -128,6 +128,7 @@ def test_votes_are_probabilities_of_the_stored_alone():
     np.testing.assert_allclose(nothing, 1 / 3, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_knnper_trains_as_fedavg_and_without_votes_predicts_as_fedavg():
     scores = {}
     clients = federation(test_fraction=0.2, client_test_fraction=0.2, valid_fraction=0.2)

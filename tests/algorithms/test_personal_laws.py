@@ -55,6 +55,7 @@ def test_perfedavg_without_an_inner_step_is_fedavg_on_its_second_batch():
     assert difference(first.server.shared, exact.server.shared) > 0  # three parts instead of two
 
 
+@pytest.mark.slow
 def test_perfedavg_without_a_rate_rests_and_its_hessians_agree():
     assert is_equal(start("perfedavg").server.shared, train("perfedavg", learning_rate=0.0).server.shared)
     exact, close = (
@@ -121,6 +122,7 @@ def test_feddbes_means_are_the_same_whatever_its_clients_learn_later():
     assert is_equal(first, last)
 
 
+@pytest.mark.slow
 # ---- FedAS -----------------------------------------------------------------------------------------------------------
 def test_fedas_without_alignment_and_traces_is_fedper():
     plain = train("fedas", align=False, weighting="samples")

@@ -95,7 +95,7 @@ def test_training_ends_after_evaluations_without_improvement_of_every_seed(metri
     assert EarlyStopping(metric, patience=2, min_delta=delta).find_end(scores) == end
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 @pytest.mark.parametrize("killed", ["save", "finish"])
 def test_a_run_that_is_killed_at_its_stop_ends_with_the_same_results(config, tmp_path, monkeypatch, capsys, killed):
     """It is killed before its last checkpoint or its summary; then it is completed, also with more rounds."""

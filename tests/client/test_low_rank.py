@@ -59,6 +59,7 @@ def test_ranks_only_shrink_and_stay_above_zero():
     assert np.sum(ranks[-1]) < np.sum(ranks[0])
 
 
+@pytest.mark.slow
 def test_the_penalty_has_no_gradient_as_long_as_products_are_zero():
     def run_steps(steps, penalty):
         options = PRUNED | {"penalty": penalty, "steps": steps}

@@ -88,6 +88,7 @@ def write(folder, name, model):
     return variables
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NETWORKS)
 def test_adapters_are_read_as_they_were_written(name, tmp_path):
     model = adapt(name)
@@ -230,6 +231,7 @@ def test_other_models_and_missing_files_are_refused(files, tmp_path):
         pretrained_lora(str(tmp_path / "nowhere"))
 
 
+@pytest.mark.slow
 # ---- layers that are one in the file and several here ----------------------------------------------------------------
 @pytest.mark.parametrize("name", ["vit", "vit-pooler"])
 @pytest.mark.parametrize("is_fused", [False, True])

@@ -107,7 +107,7 @@ def test_numbers_that_contradict_each_other_are_refused():
         build(prompts=None)
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 def test_promptfl_is_fedavg_on_the_context_and_trains_nothing_else():
     base = network_of("promptfl")
     recipe = fh.simulate(fh.algorithms.promptfl(num_tokens=2, **TRAINING), base, FEDERATION, rounds=2)
@@ -119,7 +119,7 @@ def test_promptfl_is_fedavg_on_the_context_and_trains_nothing_else():
     assert not is_equal(start.state.server.shared, recipe.state.server.shared)
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 def test_features_of_images_can_be_computed_once(tmp_path):
     network, path = network_of("promptfl"), str(tmp_path / "weights.safetensors")
     save_state_dict(path, network.init(KEY, IMAGES), CLIP_NAMES)

@@ -41,7 +41,6 @@ def test_without_exchange_clients_train_as_in_a_federation_of_their_network():
     ids=["drawn", "chunked(1)", "chunked(2)", "sharded(3)"],
 )
 @pytest.mark.extended
-@pytest.mark.every_case
 def test_groups_give_equal_results_however_they_are_mapped(options):
     expected, _ = run(compose("fedproto", network=TWO))
     state, _ = run(compose("fedproto", network=models.grouped([NARROW, DEEP], (0, 1, 0, 1, 0)), **options))

@@ -44,6 +44,7 @@ def pad(tokens, left, right):
     return jnp.pad(tokens, [(0, 0), (left, right)], constant_values=-1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("left", "right"), [(0, 4), (4, 0)])
 @pytest.mark.parametrize("name", [*ENCODERS, *DECODERS])
 def test_padding_on_either_side_changes_no_class(name, left, right):

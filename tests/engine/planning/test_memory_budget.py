@@ -142,7 +142,7 @@ def test_a_disk_that_is_too_small_is_refused(select, monkeypatch):
         select(vmapped, None, OffloadPolicy("disk", "device"))
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 def test_a_simulation_runs_within_a_small_memory_budget():
     """End to end: everything on the device would take four times the budget, and is not compiled."""
     simulation = Simulation(

@@ -68,7 +68,7 @@ def play(rule, draws, durations, rounds):
     return steps[:rounds]
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 def test_the_schedule_is_that_of_an_event_queue():
     rng, num_stale, num_equal = np.random.default_rng(0), 0, 0
     for case in range(1000):
@@ -115,7 +115,7 @@ def test_with_one_number_as_buffer_cohort_and_concurrency_the_run_is_synchronous
         assert is_equal(metrics._replace(staleness=None, seconds=None), measured._replace(seconds=None))
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 def test_updates_are_scaled_by_their_staleness_and_models_are_mixed():
     """FedAsync's step is (1 - alpha s) w + alpha s w_i for the model w_i of the client, found by FedBuff."""
     plain, scaled = (simulation(fedbuff(3, buffer_size=1, exponent=a), rounds=8) for a in (0.0, 0.5))

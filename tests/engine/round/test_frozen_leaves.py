@@ -60,7 +60,7 @@ def test_freezing_all_but_the_head_equals_training_the_head_alone():
     assert difference(masked.evaluation, frozen.evaluation) < 1e-5
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options", [{"layout": chunked(2)}, {"layout": sharded(2)}, {"client_states": "host"}], ids=str
 )

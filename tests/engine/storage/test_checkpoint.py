@@ -165,7 +165,7 @@ def test_a_run_killed_while_it_deletes_an_old_checkpoint_leaves_no_damaged_one(t
     assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == ["3", "4"]
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 def test_a_checkpoint_of_another_algorithm_is_refused(saved):
     _, directory = saved
     with pytest.raises(InputError, match=r"another algorithm.*memory/control.*absent in the checkpoint"):
