@@ -50,6 +50,22 @@ class HiddenLabels:
 HIDDEN_LABELS = cast(Array, HiddenLabels())
 
 
+@jax.tree_util.register_static
+class HiddenClasses:
+    """Placeholder for the classes of a phase, which would be published without noise: computing with them fails."""
+
+    def __jax_array__(self) -> Array:
+        raise MissingSlotError(
+            "reads the classes that clients have in a phase, which no guarantee of privacy covers. Choose an algorithm "
+            "that does not read them, or leave the privacy mechanism out."
+        )
+
+    __and__ = __rand__ = __or__ = __ror__ = __invert__ = __getitem__ = lambda self, *_: self.__jax_array__()
+
+
+HIDDEN_CLASSES = cast(Array, HiddenClasses())
+
+
 @jax.tree_util.register_pytree_node_class
 class Sealed:
     """An array that only noisy gradients may read: computing with it raises MissingSlotError.

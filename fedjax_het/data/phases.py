@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Int
 
+from fedjax_het.placeholders import HIDDEN_CLASSES
 from fedjax_het.types import Array, Phase, Rows
 
 ABSENT = -1
@@ -24,13 +25,13 @@ class Phases:
         starts: The first round of each phase; starts[0] is 0.
         rows: The row of each client in each phase.
         tables: The training, validation and test examples of each version: index [versions, capacity].
-        has_class: Whether a client has training examples of the class in the phase.
+        has_class: Whether a client has training examples of the class in the phase; None: this is hidden.
     """
 
     starts: Int[np.ndarray, "phases"]
     rows: Int[np.ndarray, "phases clients"]
     tables: tuple[Rows, Rows, Rows]
-    has_class: Bool[np.ndarray, "phases class"]
+    has_class: Bool[np.ndarray, "phases class"] | None
 
     def number(self, round: int) -> int:
         """The number of the phase of a round."""
@@ -57,6 +58,12 @@ class Phases:
         return np.asarray(table.count)[self.rows].max(axis=0)
 
     @property
+    def keeps_counts(self) -> bool:
+        """Whether each client has the same number of training examples in all phases."""
+        counts = np.asarray(self.train.count)[self.rows]
+        return bool((counts == counts[0]).all())
+
+    @property
     def first_equal(self) -> Int[np.ndarray, "phases"]:
         """The first phase in which all clients have the same data as in this one."""
         return np.array([np.flatnonzero((self.rows == rows).all(axis=1))[0] for rows in self.rows])
@@ -77,5 +84,7 @@ def find_phase(phases: Phases | None, round: Array) -> Phase | None:
         return None
     starts = jnp.asarray(phases.starts, jnp.int32)
     number = jnp.searchsorted(starts, round, side="right").astype(jnp.int32) - 1
+    if phases.has_class is None:
+        return Phase(number, starts[number], HIDDEN_CLASSES, HIDDEN_CLASSES)
     had_class = np.logical_or.accumulate(np.pad(phases.has_class, ((1, 0), (0, 0)))[:-1])
-    return Phase(number, *(jnp.asarray(values)[number] for values in (starts, phases.has_class, had_class)))
+    return Phase(number, starts[number], *(jnp.asarray(x)[number] for x in (phases.has_class, had_class)))

@@ -1,6 +1,9 @@
 """Runs on data that change with the round."""
 
+from dataclasses import replace
+
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -86,3 +89,14 @@ def test_a_drift_that_changes_numbers_of_examples_has_no_asynchronous_schedule()
     options = {"timing": fh.timing.log_normal(), "asynchronous": fh.asynchronous.fedbuff(concurrency=2, buffer_size=1)}
     with pytest.raises(InputError, match=r"^asynchronous: the schedule follows from"):
         Simulation(fh.algorithms.fedavg(**TINY), NETWORK, federation(drift.tasks(2, 2)), rounds=2, **options)
+
+
+def test_the_classes_of_phases_are_hidden_from_algorithms_with_differential_privacy():
+    def number_of_classes(forward):
+        return jnp.sum(forward.view.received.phase.has_class)
+
+    private = fh.algorithms.fedavg(**TINY, weighting="uniform")
+    private = replace(private, uplink=(fh.uplink.gaussian_mechanism(1.0, 1.0),))
+    reading = replace(private, objective=(*private.objective, number_of_classes))
+    with pytest.raises(InputError, match="reads the classes that clients have in a phase"):
+        Simulation(reading, NETWORK, federation(NOISY), rounds=2)

@@ -31,6 +31,7 @@ Partition = Mapping[str, Any]
 NOT_MEASURED = "not measured: no client holds examples out (set data.client_test_fraction=0.2 to do so)"
 _OWN_MODELS = ("personal", "personal_test", "personal_valid")
 _RANDOM = "held out at random"
+_MAX_STARTS = 8  # of phases that are listed
 
 
 def describe_training(partition: Partition) -> str:
@@ -121,6 +122,10 @@ def groups_of(figures: Iterable[str]) -> list[str]:
 def describe_groups(partition: Partition, groups: Sequence[str]) -> dict[str, str]:
     """Describe the training examples, and the model and examples of each group, and of "clients" in any case."""
     rows = {"trains on": describe_training(partition)}
+    if "phases" in partition:
+        starts = ", ".join(map(str, partition["phases"]["starts"][:_MAX_STARTS]))
+        starts += ", ..." * (len(partition["phases"]["starts"]) > _MAX_STARTS)
+        rows["phases"] = f"{len(partition['phases']['starts'])}, from rounds {starts} on; the examples are the first's"
     for group in groups:
         model = "each client's own model" if group in _OWN_MODELS else "the server's model"
         rows[f"{group}/"] = f"{model} on {describe_measurement(partition, group)}"

@@ -76,7 +76,7 @@ def load_model(workdir: Path, seed: int | None = None, *, for_pytorch: bool = Tr
         bool(tree.paths(seed_state.server.base)),
         run_settings["model"].get("pretrained"),
         problem,
-        parts.federation,
+        parts.federation.in_round(max(rounds - 1, 0)),
     )
 
 

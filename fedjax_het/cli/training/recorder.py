@@ -144,7 +144,7 @@ class RunRecorder:
         self._validation += [records.selection_line(line, *self._also) for line in lines]
         rounds = {line["seed"]: line["round"] for line in records.improving_lines(self._validation)}
         if best := [seed for seed in self.seeds if rounds.get(seed) == round]:
-            rows = records.client_rows(self.part(evaluation), self._federation, self.seeds)
+            rows = records.client_rows(self.part(evaluation), self._federation.in_round(round - 1), self.seeds)
             clients = {seed: [row for row in rows if row["seed"] == seed] for seed in best}
             self._selected.add({"round": round, "seed": seed, "clients": clients[seed]} for seed in best)
 
@@ -169,9 +169,11 @@ class RunRecorder:
             evaluation: the evaluation of all runs after the last round.
             columns: further columns of per_client.csv, [seeds, clients].
         """
-        rows = records.client_csv(self.part(evaluation), self._federation, self.seeds, columns)
+        lines = self._log.read()
+        federation = self._federation.in_round(lines[-1]["round"] - 1)
+        rows = records.client_csv(self.part(evaluation), federation, self.seeds, columns)
         json_files.write(self.directory / "per_client.csv", rows)
-        self.directory.write("summary.json", records.summarize_run(self._log.read(), self._facts, self._federation))
+        self.directory.write("summary.json", records.summarize_run(lines, self._facts, self._federation))
         for name in (*PICTURES, PHASES):
             (self.directory / name).unlink(missing_ok=True)
         draw_pictures(self.directory)

@@ -168,7 +168,7 @@ class RunSpec:
         if asynchronous is None:
             return self
         train_counts = np.asarray(self.federation.data.train.count, np.int64)
-        if (phases := self.federation.phases) and (phases.train.count[phases.rows] != train_counts).any():
+        if self.federation.phases and not self.federation.phases.keeps_counts:
             raise InputError(
                 "asynchronous: the schedule follows from clients' numbers of examples, which this drift changes. "
                 "Choose synchronous rounds, or a drift of concepts, which keeps the numbers."

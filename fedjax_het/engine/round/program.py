@@ -1,6 +1,7 @@
 """Composition of an algorithm's slots into a round, a pure function; `make_round` is algorithm-independent."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
@@ -101,6 +102,8 @@ def make_round(
     participation = participation or full()
     selection.check_selection(algorithm, participation)
     algorithm = selection.add_report(algorithm, participation)
+    if phases and uplink.hides_examples(algorithm.uplink):
+        phases = replace(phases, has_class=None)
     spec = RoundSpec(
         algorithm,
         Problem(algorithm.adapt(model), algorithm.objective, prepare, augment, algorithm.evaluated),
