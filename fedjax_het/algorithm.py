@@ -269,10 +269,6 @@ class CorruptView(NamedTuple):
     key: Key  # of (seed, round, stage), independent of all keys of honest clients
 
 
-def _identity(model: Model) -> Model:
-    return model
-
-
 @dataclass(frozen=True, kw_only=True)
 class Algorithm:
     """A federated algorithm: objective, local training, aggregation, and sharing.
@@ -285,7 +281,7 @@ class Algorithm:
     aggregator: Aggregator
     server_optimizer: optax.GradientTransformation = field(default_factory=lambda: optax.sgd(1.0))
     sharing: Sharing = share_all
-    adapt: Callable[[Model], Model] = _identity
+    adapt: Callable[[Model], Model] = lambda model: model
     memory: Mapping[str, Memory] = field(default_factory=_nothing, hash=False)
     survey: Mapping[str, Measure] = field(default_factory=_nothing, hash=False)  # measured and sent before training
     reports: Mapping[str, Measure] = field(default_factory=_nothing, hash=False)  # measured and sent after training
@@ -298,3 +294,4 @@ class Algorithm:
     models: SharedModels | None = None  # None: the server has one model
     record_privacy: RecordPrivacy | None = None  # noise on the gradients of single examples; None: no noise
     reads_public: bool = False  # whether any slot reads the public examples of the federation
+    reads_classes: bool = False  # whether a slot that sees no labels reads the model's outputs as logits of classes

@@ -19,7 +19,7 @@ class Examples(NamedTuple):
     """All examples of a federation, stored once (images as uint8)."""
 
     inputs: Shaped[HostArray, "examples ..."]
-    labels: Integer[HostArray, "examples *pixels"] | Float[HostArray, " examples"]  # see fedjax_het.labels
+    labels: Integer[HostArray, "examples *pixels"] | Float[HostArray, "examples *targets"]  # see fedjax_het.labels
     public: PublicInputs | None = None  # no client's examples; None without any
     concepts: Concepts | None = None  # how examples may change; None: entries of index tables are positions
 

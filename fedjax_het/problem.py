@@ -268,8 +268,11 @@ class Problem(NamedTuple):
 
 
 def compares_examples(term: Callable[[ForwardPass], Array]) -> Callable[[ForwardPass], Array]:
-    """Mark a term of an objective whose value for a batch is not the mean of its values for single examples."""
-    term.__dict__["compares_examples"] = True
+    """Mark a term of an objective whose value for a batch is not the mean of its values for single examples.
+
+    The mark is a function of the labels; a term of its own type may define it as a method.
+    """
+    term.__dict__["compares_examples"] = lambda labels: True
     return term
 
 

@@ -36,7 +36,7 @@ class Batch(NamedTuple):
     """A batch of prepared examples."""
 
     inputs: Float[Array, "batch ..."] | Int[Array, "batch length"]  # as the model takes them: numbers or tokens
-    labels: Integer[Array, "batch *pixels"] | Float[Array, " batch"]
+    labels: Integer[Array, "batch *pixels"] | Float[Array, "batch *targets"]
     mask: Float[Array, "batch"]  # 1 = an example, 0 = padding
 
 

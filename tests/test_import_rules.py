@@ -27,6 +27,7 @@ BASE = {
     "placeholders",
     "privacy",
     "spectra",
+    "survival",
     "topologies",
     "mixing",
     "shared_models",

@@ -79,7 +79,7 @@ def test_weights_are_one_number_per_client_of_the_cohort(weighting):
     ("record", "field"),
     [
         (Batch(jnp.ones((4, 3)), jnp.ones(4, int), jnp.ones(3)), "Batch.mask"),
-        (Batch(jnp.ones((4, 3)), jnp.ones((4, 2)), jnp.ones(4)), "Batch.labels"),
+        (Batch(jnp.ones((4, 3)), jnp.ones((3, 2)), jnp.ones(4)), "Batch.labels"),
         (Rows(np.zeros((5, 9), np.int32), np.zeros(4, np.int32)), "Rows.count"),
         (Examples(np.zeros((5, 2, 2, 1)), np.zeros((4, 2, 2), np.int32)), "Examples.labels"),
     ],

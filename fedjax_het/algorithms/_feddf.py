@@ -64,4 +64,5 @@ def feddf(
         local_update=sgd(**training),
         aggregator=aggregator,
         reads_public=True,
+        reads_classes=distillation_steps > 0,
     )

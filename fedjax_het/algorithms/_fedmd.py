@@ -75,4 +75,5 @@ def fedmd(
         sharing=whole_model,
         adapt=lambda model: with_logit_shape(with_empty_parameter(model)),
         reads_public=True,
+        reads_classes=distance == "kl",
     )

@@ -22,7 +22,7 @@ from fedjax_het.client.sub_networks import (
     sub_network,
 )
 from fedjax_het.errors import InputError
-from fedjax_het.labels import mean_over_labels
+from fedjax_het.labels import check_classes, mean_over_labels
 from fedjax_het.types import Array, Batch, ClientGroups, ClientView, Key, Params, Trained, Variables
 from fedjax_het.validation import PositiveFraction, Seed, refuse_without_effect, validate_arguments
 
@@ -168,6 +168,7 @@ def gradient_at_level(capacities: Capacities, level: Array, is_distilled: bool) 
             return narrow.value_and_grad(params, state, batch, view, key)
 
         def loss(params: Params) -> tuple[Array, Variables]:
+            check_classes(batch.labels)
             whole = problem.forward(params, state, batch, view, key)
             logits = narrow.forward(params, state, batch, view, key).outputs.logits
             teacher = jax.lax.stop_gradient(jax.nn.softmax(whole.outputs.logits))

@@ -101,7 +101,7 @@ def private_gradient(
     Raises:
         InputError: There is no noise multiplier; the model or a term of the objective mixes the examples of a batch.
     """
-    _check(problem, state)
+    _check(problem, state, batch.labels)
     count = jnp.sum(batch.mask)
 
     def differentiate(place: Array) -> tuple[Array, Params]:
@@ -130,7 +130,7 @@ def private_gradient(
     return (seal(loss / jnp.maximum(count, 1)), state), tree.merge(frozen, gradient)
 
 
-def _check(problem: Problem, state: Variables) -> None:
+def _check(problem: Problem, state: Variables, labels: Array) -> None:
     """Raise InputError where a gradient would not be private, or not that of the objective."""
     if names := [name for name, leaves in state.items() if tree.num_entries(leaves)]:
         raise InputError(
@@ -138,7 +138,8 @@ def _check(problem: Problem, state: Variables) -> None:
             "without noise. Use a model without them, such as norm='group', and an algorithm that does not add them."
         )
     for term in problem.objective:
-        if getattr(term, "compares_examples", False):
+        compares = getattr(term, "compares_examples", None)
+        if compares is not None and compares(labels):
             raise InputError(
                 f"record_privacy: the objective's term '{term.__name__}' is not a mean over examples, so it has no "
                 "gradient of single examples. Use an objective that is one, such as those of fedavg and fedprox."

@@ -12,9 +12,10 @@ from fedjax_het.data.augmentation import Augmentation
 from fedjax_het.data.dataset import Dataset
 from fedjax_het.data.federation import Federation, Fractions
 from fedjax_het.data.preparation import Preparation, moments
+from fedjax_het.data.targets import Targets, check_targets, standardise_labels
 from fedjax_het.data.timeline import Drift, apply_drift
 from fedjax_het.errors import InputError
-from fedjax_het.labels import are_times
+from fedjax_het.labels import find_kind
 from fedjax_het.types import ClientData, Examples
 from fedjax_het.validation import CountOrZero, Finite, FractionBelowOne, Positive, Seed, validate_arguments
 
@@ -37,6 +38,7 @@ def federate(
     local_test: bool = False,
     equal_train: bool = False,
     standardise: bool | Sequence[tuple[Finite, Positive]] = False,
+    standardise_targets: Targets = "none",
     augment: Augmentation | None = None,
     public: FractionBelowOne | Dataset = 0.0,
     drift: Drift | None = None,
@@ -71,6 +73,9 @@ def federate(
         standardise: Whether inputs become (x - mean) / deviation per channel. True: moments of the training examples
             of training clients. [(mean, deviation), ...] per channel, for pixels in 0..1: constants, as required for
             differential privacy.
+        standardise_targets: How labels that are numbers are standardised, (y - mean) / deviation per target, by the
+            training examples: "none", "common" (those of all training clients) or "client" (each client's own, which it
+            need not share). Clients train on the standardised numbers; metrics are in the original units.
         augment: The augmentation of training images, see `augmentation.images` (default None).
         public: The inputs without labels that all clients and the server have, for algorithms that read them: the
             fraction of the training examples that no client then has, or another data set with inputs of this shape.
@@ -84,6 +89,7 @@ def federate(
         InputError: Settings are inconsistent, a domain is unknown, or the partition does not fit the clients.
     """
     unseen = splitting.find_unseen_domains(dataset, unseen_domains)
+    check_targets(standardise_targets, dataset, partition)
     if standardise and dataset.has_tokens:
         raise InputError(f"standardise: {dataset.name} has tokens, whose numbers are names. Set standardise=False.")
     if client_test_fraction == splitting.AUTO:
@@ -112,8 +118,9 @@ def federate(
         splits = splitting.move_train_to_test(splits, new)
     if equal_train:
         splits = splitting.equalize_sizes(splits, trained, [np.random.default_rng([seed, _EQUAL, i]) for i in trained])
-    examples = Examples(dataset.inputs, dataset.labels)
     training = np.concatenate([splits[i].train for i in trained])
+    labels, units = standardise_labels(standardise_targets, dataset, splits, training)
+    examples = Examples(dataset.inputs, labels)
     federation = Federation(
         name=dataset.name,
         data=_gather_client_data(examples, splits, trained),
@@ -127,6 +134,7 @@ def federate(
         fractions=fractions,
         vocabulary=dataset.vocabulary,
         client_domains=None if domains is None else tuple(domains[i] for i in trained),
+        units=units,
     )
     if public_inputs is not None:
         federation = federation.with_public(public_inputs)
@@ -146,8 +154,9 @@ def _check_drift(federation: Federation) -> None:
         )
     if federation.newcomers is not None:
         raise InputError("unseen_clients: with a drift, all clients train. Set unseen_clients=0.")
-    if are_times(federation.examples.labels):
-        raise InputError(f"drift: {federation.name} has survival times, for which phases are not evaluated.")
+    kind = find_kind(federation.examples.labels)
+    if kind.decide is None:
+        raise InputError(f"drift: {federation.name} has {kind.title}, for which phases are not evaluated.")
 
 
 def _choose_public(
@@ -218,14 +227,15 @@ def _check_shared_examples(partition: Partition, fractions: Fractions, unseen_cl
 def _distribute_examples(
     dataset: Dataset, rest: np.ndarray, partition: Partition, num_clients: int, rng: np.random.Generator
 ) -> list[np.ndarray]:
-    if dataset.num_classes < 2:
+    if dataset.num_classes < 2 and dataset.has_label_per_example:
         raise InputError(
             f"{dataset.name}: all labels are of one class, '{dataset.class_names[0]}'. Give data of several."
         )
     if dataset.has_label_per_example:
         examples = LabeledExamples(dataset.classes[rest], dataset.domains[rest], dataset.num_classes, rest)
     else:
-        examples = LabeledExamples(np.zeros(len(rest), np.int32), dataset.domains[rest], 0, rest)
+        numbers = dataset.labels[rest] if dataset.kind.name == "numbers" else None
+        examples = LabeledExamples(np.zeros(len(rest), np.int32), dataset.domains[rest], 0, rest, numbers)
     parts = partition(examples, num_clients, rng)
     given = np.sort(np.concatenate(parts)) if len(parts) else np.zeros(0, int)
     if isinstance(partition, ResamplingPartition):

@@ -15,14 +15,21 @@ class LabeledExamples(NamedTuple):
     Args:
         labels: [n] int32.
         domains: [n] int32.
-        num_classes: 0 if examples have masks or label sequences instead of a class; labels are then 0.
+        num_classes: 0 if examples have masks, label sequences, tags or numbers instead of a class; labels are then 0.
         positions: [n], their positions in the data set; None within a part of it.
+        numbers: Labels that are numbers, [n, target]; None for others.
     """
 
     labels: np.ndarray
     domains: np.ndarray
     num_classes: int
     positions: np.ndarray | None = None
+    numbers: np.ndarray | None = None
+
+    def select(self, chosen: np.ndarray) -> "LabeledExamples":
+        """The examples at these positions of these."""
+        positions, numbers = (None if x is None else x[chosen] for x in (self.positions, self.numbers))
+        return LabeledExamples(self.labels[chosen], self.domains[chosen], self.num_classes, positions, numbers)
 
 
 Partition = Callable[[LabeledExamples, int, np.random.Generator], list[np.ndarray]]
@@ -62,9 +69,14 @@ def assign_classes(examples: LabeledExamples, counts: np.ndarray, rng: np.random
 def check_has_classes(examples: LabeledExamples) -> None:
     """Raise an error unless every example has a class."""
     if examples.num_classes == 0:
+        if examples.numbers is not None:
+            raise InputError(
+                "these examples have numbers, not a class each. Use by_quantile, quantile_dirichlet, by_domain, iid or "
+                "quantity_skew as the partition."
+            )
         raise InputError(
-            "these examples have sequences of labels or masks, not a class each. Use by_domain, iid or quantity_skew "
-            "as the partition."
+            "these examples have sequences of labels, masks or tags, not a class each. Use by_domain, iid or "
+            "quantity_skew as the partition."
         )
 
 

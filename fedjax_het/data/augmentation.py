@@ -16,6 +16,7 @@ from jax.scipy.ndimage import map_coordinates
 
 from fedjax_het.concepts import mirror, turn
 from fedjax_het.errors import InputError, nearest
+from fedjax_het.labels import find_kind
 from fedjax_het.types import Array, Key
 from fedjax_het.validation import LARGEST_COUNT, Fraction, NonNegative, Positive, Range, validate_arguments
 
@@ -105,7 +106,7 @@ def _apply_to_batches(transforms: Sequence[Transform], needs_color: bool) -> Aug
                 f"{inputs.shape[-1]}. Leave them out, or read the data with channels=3."
             )
         keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, jnp.arange(len(inputs)))
-        augmented, masks = jax.vmap(transform)(keys, inputs, None if labels.ndim == 1 else labels)
+        augmented, masks = jax.vmap(transform)(keys, inputs, labels if find_kind(labels).name == "masks" else None)
         return augmented, labels if masks is None else masks
 
     return augment

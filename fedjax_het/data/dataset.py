@@ -1,15 +1,15 @@
 """Data sets: examples with labels, domains and published splits."""
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import pairwise
 
 import numpy as np
 
-from fedjax_het.data.encoding import decode_one_hot, index_names, list_some, number_names, sort_naturally, to_array
+from fedjax_het.data.label_arrays import count_labels
+from fedjax_het.data.units import Units
 from fedjax_het.errors import InputError
-from fedjax_het.labels import PADDING, are_times, are_tokens
+from fedjax_het.labels import PADDING, Kind, are_tokens, find_kind
 
 _CHUNK_BYTES = 1 << 28  # bytes of inputs checked at a time
 
@@ -25,15 +25,17 @@ class Dataset:
         inputs: uint8 images [n, height, width, channel], float32 arrays [n, ...], or token sequences [n, length] of
             int8, int16 or int32, with -1 for padding.
         labels: Classes [n] int32; segmentation masks [n, height, width] uint8, the class of each pixel; label sequences
-            [n, length] int32, the class of each position, -1 for padding; or survival times [n] float32, see
-            `fedjax_het.labels`, with classes (no event, event).
-        class_names: The name of each class.
+            [n, length] int32, the class of each position, -1 for padding; survival times [n] float32, see
+            `fedjax_het.labels`, with classes (no event, event); tags [n, tag] int8, 0, 1 or -1 for unknown; ranks [n]
+            int8, from 0; or numbers [n, target], float32 or float64.
+        class_names: The name of each class, tag, rank or target.
         domains: [n] int32, the domain (site, style, hospital) of each example.
         domain_names: The name of each domain.
         is_valid: [n] bool, the published validation split.
         is_test: [n] bool, the published test split.
         notes: Notes of the source on the files it read, one sentence each.
         vocabulary: The number of tokens of the tokenizer; None if inputs are not tokens, or this is not known.
+        units: The units of labels that are numbers in standardised form; None if they are in their units.
 
     Raises:
         InputError: There are no examples, arrays differ in length, labels or domains are out of range, inputs are not
@@ -51,11 +53,14 @@ class Dataset:
     is_test: np.ndarray
     notes: tuple[str, ...] = ()
     vocabulary: int | None = None
+    units: Units | None = None
 
     def __post_init__(self) -> None:
         self._check_lengths()
         self._check_inputs()
-        if are_times(self.labels):
+        if self.kind.name in ("tags", "numbers"):
+            self._check_values()
+        elif self.kind.name == "times":
             self._check_times()
         else:
             self._check_indices("label", self.labels, self.class_names)
@@ -65,23 +70,31 @@ class Dataset:
                 raise InputError(f"{self.name}: the {kind} '{repeated}' is named twice. Give each its own name.")
 
     @property
+    def kind(self) -> Kind:
+        """The kind of labels."""
+        return find_kind(self.labels)
+
+    @property
     def num_classes(self) -> int:
+        """The number of classes, tags, ranks or targets."""
         return len(self.class_names)
 
     @property
     def is_segmentation(self) -> bool:
         """Whether the labels are masks."""
-        return self.labels.ndim > 2
+        return self.kind.name == "masks"
 
     @property
     def has_label_per_example(self) -> bool:
-        """Whether each example has a single label, rather than one per pixel or position."""
+        """Whether each example has a single class, time or rank, rather than several labels or numbers."""
         return self.labels.ndim == 1
 
     @property
     def classes(self) -> np.ndarray:
         """The labels as classes; for survival times, whether there was an event."""
-        return (self.labels > 0).astype(np.int32) if are_times(self.labels) else self.labels
+        if self.kind.name == "times":
+            return (self.labels > 0).astype(np.int32)
+        return self.labels.astype(np.int32) if self.kind.name == "ranks" else self.labels
 
     @property
     def has_tokens(self) -> bool:
@@ -90,16 +103,16 @@ class Dataset:
 
     @property
     def class_counts(self) -> np.ndarray:
-        """[domain, class] int64: the number of examples, or of labeled pixels or positions."""
+        """[domain, class] int64: the number of examples, or of labeled pixels or positions, see `count_labels`."""
         counts = np.zeros((len(self.domain_names), self.num_classes), np.int64)
         if self.is_segmentation:
             for domain, mask in zip(self.domains, self.labels, strict=True):
                 counts[domain] += np.bincount(mask.reshape(-1), minlength=self.num_classes)
-        else:
-            domains = self.domains.reshape(-1, *(1,) * (self.labels.ndim - 1))
-            classes = self.classes
-            is_counted = classes >= 0
-            np.add.at(counts, (np.broadcast_to(domains, classes.shape)[is_counted], classes[is_counted]), 1)
+            return counts
+        order = np.argsort(self.domains, kind="stable")
+        bounds = np.searchsorted(self.domains[order], np.arange(len(counts) + 1))
+        for domain, (first, end) in enumerate(pairwise(bounds)):
+            counts[domain] = count_labels(self.labels[order[first:end]], self.num_classes)
         return counts
 
     @property
@@ -115,8 +128,11 @@ class Dataset:
             raise InputError(f"{self.name}: inputs of shape {self.inputs.shape} are empty. Give each a pixel.")
         check_channels_last(self.name, self.inputs)
         for field in ("labels", "domains", "is_valid", "is_test"):
-            is_dense = field == "labels" and not self.has_label_per_example
+            kind = self.kind.name if field == "labels" and self.labels.ndim else "classes"
+            is_dense = kind in ("masks", "sequences")
             shape = (num, *self.inputs.shape[1:3]) if is_dense else (num,)
+            if kind in ("tags", "numbers"):
+                shape = (num, self.num_classes)
             if (given := getattr(self, field).shape) != shape:
                 raise InputError(
                     f"{self.name}: {num} inputs but {field} of shape {given}, not {shape}. Give every "
@@ -171,9 +187,18 @@ class Dataset:
                 "-(1 + t) where there was none until t."
             )
 
+    def _check_values(self) -> None:
+        is_fine = np.isfinite(self.labels) if self.kind.name == "numbers" else (abs(self.labels) <= 1)
+        if not is_fine.all():
+            place = np.argwhere(~is_fine)[0].tolist()
+            wanted = "finite numbers" if self.kind.name == "numbers" else "1, 0 or -1 for an unknown tag"
+            raise InputError(f"{self.name}: labels{place} is {self.labels[tuple(place)]}. Give {wanted}.")
+        if self.kind.name == "tags" and not (self.labels >= 0).any():
+            raise InputError(f"{self.name}: all tags are unknown. Give some examples their tags.")
+
     def _check_indices(self, kind: str, values: np.ndarray, names: tuple[str, ...]) -> None:
         dtype, lowest = np.uint8 if values.ndim > 2 else np.int32, -1 if values.ndim == 2 else 0
-        if values.dtype != dtype:
+        if values.dtype != dtype and not (kind == "label" and self.kind.name == "ranks"):
             raise InputError(f"{self.name}: {kind}s are {values.dtype}. Give integers from 0, as {dtype.__name__}.")
         if values.min() < lowest or values.max() >= len(names):
             first = np.argwhere((values < lowest) | (values >= len(names)))[0].tolist()
@@ -192,102 +217,3 @@ def check_channels_last(name: str, images: np.ndarray) -> None:
             f"{name}: images of shape {images.shape} have the channel axis first. Give it last: "
             "np.moveaxis(images, 1, -1)."
         )
-
-
-def escape_name(name: object) -> str:
-    r"""Write control characters and bytes that are not UTF-8 as escapes (\n, \x1b, \udce9), for tables and files."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(name))
-
-
-def assemble(
-    name: str,
-    inputs: Any,
-    labels: Any,
-    *,
-    class_names: Sequence[object] | None = None,
-    domains: Any = None,
-    domain_names: Sequence[object] | None = None,
-    is_valid: np.ndarray | None = None,
-    is_test: np.ndarray | None = None,
-    notes: Sequence[str] = (),
-    vocabulary: int | None = None,
-) -> Dataset:
-    """Build a `Dataset` from arrays or lists, with type conversion and defaults.
-
-    Memory-mapped arrays stay memory-mapped unless their type must change.
-
-    Args:
-        name: The name of the data set.
-        inputs: Images [n, height, width] or [n, height, width, channel] uint8, or other integers in 0..255, floats
-            [n, ...], or tokens [n, length] int8, int16 or int32, with -1 for padding.
-        labels: Integers, booleans or strings [n] or [n, 1]; one-hot [n, class]; masks [n, height, width], with values
-            0 and 255 converted to 0 and 1; for tokens, [n, length] with -1 for padding; or, with `class_names`,
-            survival times [n] float32.
-        class_names: Default: "0", "1", ... up to the largest label, with a note on classes without examples; for
-            string labels, the sorted strings.
-        domains: Integers or strings [n] (default: all examples are in one domain).
-        domain_names: The name of each domain. Default: "all", or "domain_0", "domain_1", ...; for string domains, the
-            strings in natural order.
-        is_valid: [n] bool (default: no published validation split).
-        is_test: [n] bool (default: no published test split).
-        notes: Notes of the source, one sentence each.
-        vocabulary: The number of tokens, see `Dataset`.
-
-    Returns:
-        The data set. Grayscale images get a channel axis of length 1, floats become float32.
-
-    Raises:
-        InputError: Labels or domains are neither integers nor strings, examples differ in shape or have several labels,
-            or `Dataset` rejects the arrays.
-    """
-    inputs, labels, notes = to_array(f"{name}: inputs", inputs), to_array(f"{name}: labels", labels), list(notes)
-    if labels.ndim == 2 and labels.shape[1] == 1 and inputs.shape != labels.shape:
-        labels = labels[:, 0]
-    elif labels.ndim == 2 and not are_tokens(inputs):
-        class_names = range(labels.shape[1]) if class_names is None else class_names
-        notes.append(f"one-hot labels of shape {labels.shape}")
-        labels = decode_one_hot(name, labels)
-    if labels.dtype != np.float32 or labels.ndim != 1 or class_names is None:
-        labels, class_names = index_names(f"{name}: labels", labels, class_names)
-        is_named = len(class_names or ()) > 255
-        if labels.ndim > 2 and not is_named and labels.max(initial=0) == 255 and np.isin(labels, (0, 255)).all():
-            labels = (labels > 0).astype(np.uint8)
-            notes.append("masks of 0 and 255 are read as 0 and 1")
-    if inputs.ndim == 0:
-        raise InputError(f"{name}: inputs are a single {inputs.dtype}. Give an array [n, ...], one entry per example.")
-    if inputs.dtype.kind in "iu" and inputs.dtype != np.uint8 and inputs.ndim > 2 and _are_bytes(inputs):
-        notes.append(f"inputs of {inputs.dtype} in 0..255 are read as uint8 images")
-        inputs = inputs.astype(np.uint8)
-    if inputs.dtype == np.uint8 and inputs.ndim == 3:
-        inputs = inputs[..., None]
-    elif inputs.dtype.kind == "f":
-        inputs = inputs.astype(np.float32, copy=False)
-    if class_names is None:
-        class_names = number_names(f"{name}: labels", int(labels.max(initial=0)), len(inputs))
-        present = set(np.unique(labels).tolist())
-        if missing := [str(label) for label in range(len(class_names)) if label not in present]:
-            advice = "number the labels from 0 without gaps to leave them out"
-            notes.append(
-                f"{len(missing)} of {len(class_names)} classes have no example ({list_some(missing)}): {advice}"
-            )
-    domains = np.zeros(len(inputs), np.int32) if domains is None else domains
-    domains, domain_names = index_names(f"{name}: domains", domains, domain_names, sort_naturally)
-    if domain_names is None:
-        largest = int(domains.max(initial=0))
-        domain_names = number_names(f"{name}: domains", largest, len(domains), "domain_") if largest else ("all",)
-    return Dataset(
-        name=escape_name(name),
-        inputs=inputs,
-        labels=labels,
-        class_names=tuple(map(escape_name, class_names)),
-        domains=domains,
-        domain_names=tuple(map(escape_name, domain_names)),
-        is_valid=np.zeros(len(inputs), bool) if is_valid is None else np.asarray(is_valid, bool),
-        is_test=np.zeros(len(inputs), bool) if is_test is None else np.asarray(is_test, bool),
-        notes=tuple(notes),
-        vocabulary=vocabulary,
-    )
-
-
-def _are_bytes(values: np.ndarray) -> bool:
-    return values.min(initial=0) >= 0 and values.max(initial=0) <= 255

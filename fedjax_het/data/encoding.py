@@ -63,16 +63,6 @@ def sort_naturally(names: Iterable[str]) -> list[str]:
     return sorted(names, key=parts)
 
 
-def decode_one_hot(name: str, labels: np.ndarray) -> np.ndarray:
-    """Convert one-hot labels [n, class] to [n]."""
-    if labels.dtype.kind in "biuf" and ((labels == 0) | (labels == 1)).all() and (labels.sum(axis=1) == 1).all():
-        return labels.argmax(axis=1)
-    raise InputError(
-        f"{name}: labels of shape {labels.shape} are not one-hot, a single 1 per row. Several labels per example are "
-        "not supported: give one class each, [n]."
-    )
-
-
 def number_names(field: str, largest: int, num_examples: int, prefix: str = "") -> list[str]:
     """Name classes or domains by number, unless there are far more of them than examples."""
     if largest >= max(num_examples, _MAX_UNNAMED):
@@ -107,7 +97,7 @@ def read_names(field: str, values: Sequence[Any]) -> list[str]:
 
 def encode_feature(field: str, key: str, values: Any, is_train: np.ndarray, notes: list[str]) -> np.ndarray:
     """[n, 1] numbers, or [n, category] indicators; missing values are reported in `notes`."""
-    parsed = _parse(values)
+    parsed = parse_column(values)
     if parsed.dtype.kind == "f":
         is_missing = np.isnan(parsed)
         if not (known := parsed[is_train & ~is_missing]).size:
@@ -138,8 +128,8 @@ def note_names(names: Sequence[str], kind: str) -> list[str]:
     return [f"{len(names)} {kind}: {list_some(names)}"] if names else []
 
 
-def _parse(values: Any) -> np.ndarray:
-    """[n] float64 or [n] strings, with NaN or None for missing values."""
+def parse_column(values: Any) -> np.ndarray:
+    """Read a column as [n] float64 or [n] strings, with NaN or None for missing values."""
     array = np.asarray(values)
     with contextlib.suppress(ValueError):
         if array.dtype.kind in "biufU":

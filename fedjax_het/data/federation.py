@@ -8,9 +8,10 @@ from typing import NamedTuple
 import numpy as np
 
 from fedjax_het.data.augmentation import Augmentation
+from fedjax_het.data.label_arrays import count_labels
 from fedjax_het.data.phases import Phases
 from fedjax_het.data.preparation import Preparation
-from fedjax_het.labels import are_times
+from fedjax_het.data.units import Units
 from fedjax_het.types import ClientData, Examples, HostArray, PublicInputs, Rows
 
 _CHUNK_BYTES = 1 << 26  # bytes of examples hashed at a time
@@ -43,7 +44,7 @@ class Federation:
         newcomers: The same for clients that never train, with the same `examples` object; None without such clients.
         test: The common test set, index [n] and count []; None without one.
         unseen: The examples of each domain that no client has: index [n] and count [].
-        class_names: The name of each class.
+        class_names: The name of each class, tag, rank or target.
         client_names: The name of each training client.
         newcomer_names: The name of each client that never trains.
         prepare: Maps stored inputs to model inputs.
@@ -52,6 +53,7 @@ class Federation:
         client_domains: The domain of each training client; None unless every client has the examples of one.
         phases: The tables of clients whose data change with the round; `data` then has those of one phase, the first
             unless the federation is of another round, see `in_round`. None: data never change.
+        units: The units of labels that are numbers in standardised form; None if they are in their units.
     """
 
     name: str
@@ -67,6 +69,7 @@ class Federation:
     vocabulary: int | None = None
     client_domains: tuple[str, ...] | None = None
     phases: Phases | None = None
+    units: Units | None = None
 
     @property
     def augment(self) -> Augmentation | None:
@@ -87,11 +90,12 @@ class Federation:
 
     @property
     def num_classes(self) -> int:
+        """The number of classes, tags, ranks or targets."""
         return len(self.class_names)
 
     @property
     def class_counts(self) -> np.ndarray:
-        """[client, class] int64: the number of training examples, or of their labeled pixels or positions."""
+        """[client, class] int64: the number of training examples, or of their labels, see `count_labels`."""
         return self.count_classes(self.data.train)
 
     def largest_counts(self, part: str) -> np.ndarray:
@@ -114,8 +118,10 @@ class Federation:
         arrays = [
             (f"{name}/{field}", values) for name, rows in self._tables() for field, values in rows._asdict().items()
         ]
-        public = [] if self.examples.public is None else [("public", self.examples.public.inputs)]
-        examples = [("inputs", self.examples.inputs), ("labels", self.examples.labels), *public]
+        others = [] if self.examples.public is None else [("public", self.examples.public.inputs)]
+        if self.units is not None:
+            others += [(f"units/{name}", x) for name, x in self.units._asdict().items() if isinstance(x, np.ndarray)]
+        examples = [("inputs", self.examples.inputs), ("labels", self.examples.labels), *others]
         concepts = self.examples.concepts._asdict() if self.examples.concepts else {}
         examples += [(f"concepts/{name}", values) for name, values in concepts.items() if values is not None]
         examples += [] if self.phases is None else [("phases/starts", self.phases.starts), ("phases", self.phases.rows)]
@@ -157,13 +163,11 @@ class Federation:
         ]
 
     def count_classes(self, rows: Rows) -> np.ndarray:
-        """[row, class] int64: the number of examples of a table, or of their labeled pixels or positions."""
+        """[row, class] int64: the number of examples of a table, or of their labels, see `count_labels`."""
         positions = [index[:count] for index, count in zip(rows.index, rows.count, strict=True)]
         all_labels = np.asarray(self.examples.read_labels(np.concatenate(positions)))
-        all_labels = (all_labels > 0).astype(np.int32) if are_times(all_labels) else all_labels
-        bounds = np.cumsum(list(map(len, positions)))[:-1]
-        labels = [part.reshape(-1) for part in np.split(all_labels, bounds)]
-        return np.stack([np.bincount(values[values >= 0], minlength=self.num_classes) for values in labels])
+        labels = np.split(all_labels, np.cumsum(list(map(len, positions)))[:-1])
+        return np.stack([count_labels(own, self.num_classes) for own in labels])
 
     def _tables(self) -> list[tuple[str, Rows]]:
         tables = [

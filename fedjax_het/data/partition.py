@@ -1,8 +1,8 @@
-"""Partitions: rules that assign examples to clients."""
+"""Partitions: rules that assign examples to clients by chance or by class."""
 
 import numpy as np
 
-from fedjax_het.data import listing, rounding
+from fedjax_het.data import rounding
 from fedjax_het.data.assignment import (
     LabeledExamples,
     Partition,
@@ -193,68 +193,3 @@ def quantity_skew(alpha: Positive, min_examples: CountOrZero = 1) -> Partition:
         return [np.sort(part) for part in rounding.enforce_minimum(parts, min_examples)]
 
     return partition
-
-
-def within_domains(inner: Partition) -> Partition:
-    """Feature skew: each client belongs to one domain; `inner` partitions a domain among its clients.
-
-    Domains have equal numbers of clients; if these do not divide evenly, the largest domains have one more. Clients are
-    numbered domain by domain.
-
-    Args:
-        inner: The partition of each domain's examples.
-
-    Raises:
-        InputError: When the partition is applied, there are fewer clients than domains, or `inner` raises InputError.
-    """
-
-    def partition(examples: LabeledExamples, num_clients: int, rng: np.random.Generator) -> list[np.ndarray]:
-        present, sizes = np.unique(examples.domains, return_counts=True)
-        if num_clients < len(present):
-            raise InputError(
-                f"{num_clients} clients for {len(present)} domains. Give at least one client per domain, or hold "
-                "domains out with unseen_domains."
-            )
-        shares = np.zeros(len(present), int)
-        shares[np.argsort(-sizes, kind="stable")] = rounding.split_evenly(num_clients, len(present))
-        parts = []
-        for domain, num in zip(present, shares, strict=True):
-            inside = np.flatnonzero(examples.domains == domain)
-            positions = None if examples.positions is None else examples.positions[inside]
-            part = LabeledExamples(examples.labels[inside], examples.domains[inside], examples.num_classes, positions)
-            try:
-                parts += [inside[indices] for indices in inner(part, int(num), rng)]
-            except InputError as error:
-                raise InputError(f"domain {domain}: {error}") from error
-        return parts
-
-    return ResamplingPartition(partition) if isinstance(inner, ResamplingPartition) else partition
-
-
-def by_domain() -> Partition:
-    """Feature skew: one domain per client; with more clients than domains, domains are split evenly at random.
-
-    Raises:
-        InputError: When the partition is applied, there are fewer clients than domains.
-    """
-    return within_domains(iid())
-
-
-@validate_arguments
-def domain_dirichlet(alpha: Positive, min_examples: CountOrZero = 1) -> Partition:
-    """Feature and label skew: each client belongs to one domain, whose examples are partitioned by `dirichlet`.
-
-    Args:
-        alpha: The concentration, see `dirichlet`.
-        min_examples: Smaller clients receive examples from the largest ones of their domain up to this number.
-
-    Raises:
-        InputError: As `dirichlet` and `by_domain`.
-    """
-    return within_domains(dirichlet(alpha, min_examples=min_examples))
-
-
-PARTITIONS = {
-    factory.__name__: factory
-    for factory in (iid, dirichlet, resampled_dirichlet, shards, quantity_skew, by_domain, domain_dirichlet)
-} | {"listed": listing.listed_clients}

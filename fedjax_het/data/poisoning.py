@@ -10,7 +10,7 @@ import numpy as np
 from fedjax_het.attackers import Attackers, check_attackers, choose_attackers
 from fedjax_het.data.federation import Federation
 from fedjax_het.errors import InputError
-from fedjax_het.labels import are_of_sequences, are_times
+from fedjax_het.labels import find_kind
 from fedjax_het.types import Rows
 from fedjax_het.validation import Count, CountOrZero, PositiveFraction, validate_arguments
 
@@ -21,7 +21,8 @@ BACKDOOR = "backdoor"
 
 @validate_arguments
 def flip_labels(**attackers: Unpack[Attackers]) -> Poisoning:
-    """Attackers train on y -> classes - 1 - y; for survival times, events and censoring are swapped.
+    """Attackers train on y -> classes - 1 - y, also of ranks; events and censoring of survival times are swapped, and
+    so are known tags that are true and false.
 
     Test examples keep their labels.
 
@@ -29,15 +30,17 @@ def flip_labels(**attackers: Unpack[Attackers]) -> Poisoning:
         attackers: Which clients attack, see `fedjax_het.attackers.Attackers`.
 
     Raises:
-        InputError: Neither a fraction nor ids are given, or both are.
+        InputError: Neither a fraction nor ids are given, or both are; or labels are numbers.
     """
     check_attackers(attackers)
 
     def poison(federation: Federation) -> Federation:
         positions, labels = _training_positions(federation, attackers), np.array(federation.examples.labels)
-        flipped = -labels[positions] if are_times(labels) else federation.num_classes - 1 - labels[positions]
-        is_padding = are_of_sequences(labels) & (labels[positions] < 0)
-        labels[positions] = np.where(is_padding, labels[positions], flipped)
+        kind, own = find_kind(labels), labels[positions]
+        if kind.name == "numbers":
+            raise InputError("poison: numbers cannot be flipped. Use a stage of the uplink: attack_sign_flip.")
+        largest = {"times": 0, "tags": 1}.get(kind.name, federation.num_classes - 1)
+        labels[positions] = np.where(own < 0, own, largest - own) if kind.is_partial else largest - own
         return federation.with_examples(federation.examples._replace(labels=labels))
 
     return poison
@@ -69,7 +72,7 @@ def backdoor(
 
     def poison(federation: Federation) -> Federation:
         inputs, labels = np.array(federation.examples.inputs), np.array(federation.examples.labels)
-        if inputs.ndim != 4 or labels.ndim != 1:
+        if inputs.ndim != 4 or find_kind(labels).name != "classes":
             raise InputError("poison: a backdoor needs images with one label each. Choose flip_labels.")
         if federation.test is None:
             raise InputError("poison: a backdoor is measured on the common test set. Set test_fraction above 0.")

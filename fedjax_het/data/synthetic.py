@@ -4,8 +4,8 @@ import numpy as np
 
 from fedjax_het.data import rounding
 from fedjax_het.data._federate import federate
+from fedjax_het.data.assembly import assemble
 from fedjax_het.data.assignment import LabeledExamples
-from fedjax_het.data.dataset import assemble
 from fedjax_het.data.federation import Federation
 from fedjax_het.errors import InputError
 from fedjax_het.validation import Count, CountOrZero, Finite, Fraction, Seed, validate_arguments

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from fedjax_het import tree
 from fedjax_het._internal.float64 import run_in_double
-from fedjax_het.labels import cross_entropies, mean_per_example
+from fedjax_het.labels import example_losses, mean_per_example
 from fedjax_het.types import Array, Batch, Context, Named, PyTree, RoundSnapshot, Rows, Variables
 
 BATCH = 256
@@ -99,9 +99,9 @@ def logits(problem, variables: Variables, snapshot: RoundSnapshot, batch: Batch)
 
 
 def total_loss(problem, variables: Variables, snapshot: RoundSnapshot, batch: Batch) -> Array:
-    """[], the sum of cross-entropies over the batch in evaluation mode; for masks and sequences, of means."""
+    """[], the sum of losses over the batch in evaluation mode; with several labels per example, of means."""
     outputs = logits(problem, variables, snapshot, batch)
-    losses = cross_entropies(outputs, batch.labels)
+    losses = example_losses(outputs, batch.labels)
     return jnp.sum(jnp.where(batch.mask > 0, mean_per_example(losses, batch.labels), 0))
 
 

@@ -2,9 +2,15 @@
 
 from fedjax_het.engine.diagnose import DiagnosticValues
 from fedjax_het.engine.early_stopping import EarlyStopping
-from fedjax_het.engine.evaluation.client_statistics import compute_statistics, flatten_evaluation, summarize_clients
+from fedjax_het.engine.evaluation.client_statistics import (
+    MAIN_SCORES,
+    compute_statistics,
+    flatten_evaluation,
+    main_score,
+    summarize_clients,
+)
 from fedjax_het.engine.evaluation.evaluate import Evaluation, Metrics
-from fedjax_het.engine.evaluation.metrics import METRICS, PredictionMetric, check_metrics
+from fedjax_het.engine.evaluation.metrics import METRICS, PredictionMetric, check_metrics, find_metric
 from fedjax_het.engine.evaluation.phase_metrics import PhaseMetrics
 from fedjax_het.engine.evaluation.phase_statistics import continual_statistics, drift_statistics, summarize_phases
 from fedjax_het.engine.evaluation.predictions import confusion_matrix
@@ -23,6 +29,7 @@ from fedjax_het.engine.storage.checkpoint import Checkpoints, SavedCheckpoint, i
 from fedjax_het.engine.storage.client_store import ClientStore
 
 __all__ = [
+    "MAIN_SCORES",
     "METRICS",
     "Checkpoints",
     "ClientStore",
@@ -50,9 +57,11 @@ __all__ = [
     "confusion_matrix",
     "continual_statistics",
     "drift_statistics",
+    "find_metric",
     "flatten_evaluation",
     "inspect_checkpoints",
     "is_personal_on_test",
+    "main_score",
     "make_round",
     "predict",
     "sharded",

@@ -63,7 +63,7 @@ class History(NamedTuple):
         """Plot metrics against rounds with Matplotlib: the mean over runs, with a band from minimum to maximum.
 
         Args:
-            *names: The metrics to plot together, see `figures` (default: one plot of accuracies, one of losses).
+            *names: The metrics to plot together, see `figures` (default: one plot of main scores, one of losses).
 
         Returns:
             The axes, [plots]; `axes[0].figure.savefig("curves.png")` saves them.
@@ -74,8 +74,9 @@ class History(NamedTuple):
         figures = self.figures()
         if unknown := [name for name in names if name not in figures]:
             raise InputError(f"plot: unknown metric '{unknown[0]}'. {nearest(unknown[0], figures)}")
-        accuracies, losses = ([n for n in figures if n.endswith((f"/{x}", f"/{x}_mean"))] for x in ("accuracy", "loss"))
-        groups = [names] if names else [accuracies, losses]
+        kinds = (client_statistics.main_score(figures), "loss")
+        scores, losses = ([n for n in figures if n.endswith((f"/{x}", f"/{x}_mean"))] for x in kinds)
+        groups = [names] if names else [scores, losses]
         size = (6 * len(groups), 4)
         _, (axes,) = _import("matplotlib.pyplot").subplots(1, len(groups), squeeze=False, figsize=size)
         for axis, group in zip(axes, groups, strict=True):

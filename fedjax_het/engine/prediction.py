@@ -23,7 +23,7 @@ from fedjax_het.engine.round.participation import full
 from fedjax_het.engine.round.program import Round, make_round
 from fedjax_het.engine.storage.client_store import ClientStore
 from fedjax_het.errors import InputError
-from fedjax_het.labels import are_times
+from fedjax_het.labels import find_kind
 from fedjax_het.types import Array, Model, Rows, State, Variables
 from fedjax_het.validation import Seed, check_clients, validate_arguments
 
@@ -31,15 +31,15 @@ from fedjax_het.validation import Seed, check_clients, validate_arguments
 class Prediction(NamedTuple):
     """The predictions for the examples of a split, in the order of its table; NumPy arrays."""
 
-    labels: np.ndarray  # true labels, [examples, ...]
-    classes: np.ndarray | None  # predicted classes, the shape of labels; None for survival times
-    logits: np.ndarray | None  # [examples, classes], or [examples, positions, classes] for sequences; None for masks
+    labels: np.ndarray  # true labels, [examples, ...]; numbers in their units
+    classes: np.ndarray | None  # predicted classes, tags or ranks, the shape of labels; None for times and numbers
+    logits: np.ndarray | None  # the outputs, such as logits [examples, classes], or predicted numbers in their units,
+    # [examples, targets]; [examples, positions, classes] for sequences; None for masks
 
     def confusion_matrix(self, num_classes: int) -> np.ndarray:
         """See `fedjax_het.confusion_matrix`."""
-        if self.classes is None:
-            raise InputError("confusion matrix: the labels are survival times, not classes.")
-        return confusion_matrix(self.labels, self.classes, num_classes)
+        classes = np.zeros_like(self.labels) if self.classes is None else self.classes  # which raises an error
+        return confusion_matrix(self.labels, classes, num_classes)
 
 
 @validate_arguments
@@ -102,11 +102,14 @@ def predict(
     own, data = tree.take(clients, block.ids), cohort_data(federation.data, block)
     table = Rows(np.asarray(rows.index)[None], np.asarray(rows.count)[None])
     predicted = score(whole, server._replace(shared=shared), own, data, {"split": table}, block, keys[run])
-    labels = np.asarray(federation.examples.read_labels(np.asarray(rows.index)[: rows.count]))
-    values = np.asarray(predicted["split"][1])[0, : rows.count]
-    if are_times(labels):
-        return Prediction(labels, None, values)
-    return Prediction(labels, values, None) if labels.ndim > 2 else Prediction(labels, values.argmax(-1), values)
+    positions = np.asarray(rows.index)[: rows.count]
+    labels = np.asarray(federation.examples.read_labels(positions))
+    values, kind = np.asarray(predicted["split"][1])[0, : rows.count], find_kind(labels)
+    if kind.name == "masks":
+        return Prediction(labels, values, None)
+    if federation.units is not None:
+        labels, values = (federation.units.restore(numbers, positions) for numbers in (labels, values))
+    return Prediction(labels, None if kind.decide is None else kind.decide(values), values)
 
 
 @functools.lru_cache(maxsize=16)

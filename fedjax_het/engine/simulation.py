@@ -123,7 +123,7 @@ class Simulation:
         if personal_on_test and federation.test is None:
             raise InputError("personal_on_test: there is no common test set. Hold one out (test_fraction), or omit it.")
         names = (metrics,) if isinstance(metrics, str) else metrics
-        metrics = check_metrics(names, federation.examples.labels)
+        metrics = check_metrics(names, federation.examples.labels, federation.units)
         participation = participation or (full() if cohort_size is None else uniform(cohort_size))
         block, requested_offload = min(evaluate_every, rounds), OffloadPolicy(client_states, examples)
         spec = RunSpec(

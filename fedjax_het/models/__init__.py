@@ -34,6 +34,7 @@ from fedjax_het.models._mlp import mlp
 from fedjax_het.models._model import from_flax, narrow_layers
 from fedjax_het.models._neighbours import with_neighbours
 from fedjax_het.models._norms import NORMS, norm
+from fedjax_het.models._ordinal import ordinal
 from fedjax_het.models._pair import common_network, own_network, paired
 from fedjax_het.models._peft_files import save_adapters
 from fedjax_het.models._personal_context import low_rank_context, transported_context
@@ -151,6 +152,7 @@ __all__ = [
     "mlp",
     "narrow_layers",
     "norm",
+    "ordinal",
     "own_network",
     "paired",
     "pretrained_lora",

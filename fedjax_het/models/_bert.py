@@ -173,7 +173,7 @@ def _encoder(
         factory.__doc__ = f"""{described.__doc__}
 
 Args:
-    num_classes: The number of classes.
+    num_classes: The number of classes, tags, ranks or targets.
     pretrained: A directory with config.json and weights, or a file of weights; see `read_state_dict`.
     pooling: "head" classifies the first token with the network's own head, "mean" the mean over all tokens.
     features: The width of the residual stream, a multiple of `heads`.

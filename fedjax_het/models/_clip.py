@@ -159,7 +159,7 @@ def clip(
     images of another size.
 
     Args:
-        num_classes: The number of classes.
+        num_classes: The number of classes, tags, ranks or targets.
         prompts: The tokens [class, length] of a text for each class, such as "a photo of a dog.", with start and end
             token and padding (default None, a random head).
         texts: Whether the prompts make the "head" once, or the text "tower" stays in the model (default "head").

@@ -77,7 +77,7 @@ def cnn(
     """The two-layer network of FedAvg's MNIST experiments, on images [batch, height, width, channel].
 
     Args:
-        num_classes: The number of classes.
+        num_classes: The number of classes, tags, ranks or targets.
         channels: The number of channels of each convolution.
         hidden: The number of units of each dense layer after the convolutions.
         kernel: The side length of the kernels.

@@ -74,7 +74,7 @@ def gpt2(
     """GPT-2 on tokens [batch, length], in which -1 is padding, on either side.
 
     Args:
-        num_classes: The number of classes.
+        num_classes: The number of classes, tags, ranks or targets.
         pretrained: A directory with config.json and weights, or a file of weights; see `read_state_dict`.
         outputs: "every" predicts the token after each position with the embeddings as the head (no leaf classifier);
             "last" classifies the sequence from its last token.

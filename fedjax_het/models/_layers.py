@@ -270,7 +270,7 @@ def image_network(
         factory.__doc__ = f"""{inspect.getdoc(build)}
 
 Args:
-    num_classes: The number of classes.
+    num_classes: The number of classes, tags, ranks or targets.
     norm: The norm after each convolution, see `norm`.
     stem: "imagenet", or "small" for images of 32 and 64 pixels, see `Stem`.
     width: Multiplier of all numbers of channels.

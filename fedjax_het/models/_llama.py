@@ -84,7 +84,7 @@ def llama(
     """Llama, and Qwen2 and SmolLM, which have its layers, on tokens [batch, length]; -1 is padding, on either side.
 
     Args:
-        num_classes: The number of classes.
+        num_classes: The number of classes, tags, ranks or targets.
         pretrained: A directory with config.json and weights, or a file of weights; see `read_state_dict`. Rotary
             frequencies are scaled as config.json says ("llama3").
         outputs: "every" predicts the token after each position; "last" classifies the sequence from its last token.

@@ -48,7 +48,7 @@ def mlp(
     """A multilayer perceptron on inputs [batch, ...] of any shape.
 
     Args:
-        num_classes: The number of classes.
+        num_classes: The number of classes, tags, ranks or targets.
         hidden: The number of units of each layer. (): logistic regression, whose features are the inputs. Two classes
             then have two logits; a step changes their difference by twice as much as the logit of a model with a
             single output.

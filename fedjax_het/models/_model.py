@@ -18,7 +18,7 @@ from fedjax_het.models._plain import is_nnx, plain_model, to_linen
 from fedjax_het.types import Array, Context, Key, Model, Named, Params, Variables
 from fedjax_het.validation import LARGEST_COUNT, Range
 
-NumClasses = Annotated[int, Range(2, LARGEST_COUNT, is_whole=True)]
+NumClasses = Annotated[int, Range(1, LARGEST_COUNT, is_whole=True)]
 
 
 class Network(nn.Module):

@@ -155,7 +155,7 @@ def lstm(
     """The LSTM of LEAF and FedProx for Shakespeare, on tokens [batch, length], padded on the right with -1.
 
     Args:
-        num_classes: The number of classes; for text, the number of characters.
+        num_classes: The number of classes, tags, ranks or targets; for text, the number of characters.
         hidden: The number of units of each recurrent layer; 256 in LEAF's and FedProx's code, 100 in FedProx's paper.
         embedding: The size of token embeddings.
         outputs: "last" classifies the sequence from its last token, labels [batch]; "every" classifies each position
@@ -192,7 +192,7 @@ def transformer(
     """A small causal transformer on tokens [batch, length], padded on the right with -1; `length` is always the same.
 
     Args:
-        num_classes: The number of classes.
+        num_classes: The number of classes, tags, ranks or targets.
         features: The width of the residual stream, a multiple of `heads`.
         layers: The number of blocks.
         heads: The number of attention heads per block.

@@ -100,7 +100,7 @@ def unet(
     """A U-Net with 32, 64, 128, 256 channels and a bottleneck of 512, on images whose sides are multiples of 16.
 
     Args:
-        num_classes: The number of classes.
+        num_classes: The number of classes, tags, ranks or targets.
         norm: The norm (default "batch_stat", as in HarmoFL), see `norm`.
         width: Multiplier of all numbers of channels.
         levels: The number of levels (default 4); the bottleneck is twice as wide as the last level, and sides are

@@ -213,7 +213,7 @@ def vit(
     the weights, or else from `size`.
 
     Args:
-        num_classes: The number of classes.
+        num_classes: The number of classes, tags, ranks or targets.
         size: "tiny" (192 features, 12 layers), "small" (384, 12), "base" (768, 12) or "large" (1024, 24).
         pretrained: A directory with config.json and weights, or a file of weights, with the names of timm (also DeiT's
             and DINOv2's own files) or of Hugging Face's ViT and DINOv2; see `read_state_dict`.

@@ -12,7 +12,7 @@ from fedjax_het.algorithms import ALGORITHMS
 from fedjax_het.cli.runs import records
 from fedjax_het.client.objectives import with_task_loss
 from fedjax_het.errors import InputError
-from fedjax_het.labels import concordance, cox_losses
+from fedjax_het.survival import concordance, cox_losses
 from tests.algorithms.test_segmentation import DISTILLED
 from tests.harness import supply
 

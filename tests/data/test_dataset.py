@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fedjax_het.data.dataset import assemble
+from fedjax_het.data.assembly import assemble
 from fedjax_het.data.sources._images import conform_images
 from fedjax_het.errors import InputError
 
@@ -78,10 +78,18 @@ def test_one_hot_labels_are_decoded_with_a_note(dtype):
     assert dataset.notes == ("one-hot labels of shape (4, 4)",)
 
 
-@pytest.mark.parametrize("row", [[1, 1, 0], [0, 0, 0], [0, 2, 1], [0.5, 0.5, 0]])
-def test_several_labels_per_example_are_refused(row):
+@pytest.mark.parametrize(("row", "kind"), [([1, 1, 0], "tags"), ([0, 0, -1], "tags"), ([0.5, 0.5, 0], "numbers")])
+def test_several_labels_per_example_are_tags_or_numbers(row, kind):
+    dataset = assemble("x", IMAGES, np.array([[1, 0, 0]] * 3 + [row]))
+    assert (dataset.kind.name, dataset.labels[3].tolist(), dataset.num_classes) == (kind, row, 3)
+    assert dataset.notes == (f"labels of shape (4, 3) are read as {kind}",)
+
+
+def test_integers_that_may_be_several_classes_or_numbers_are_refused():
+    labels = np.array([[1, 0, 0]] * 3 + [[0, 2, 1]])
     with pytest.raises(InputError, match=r"labels of shape \(4, 3\) are not one-hot.*one class each"):
-        assemble("x", IMAGES, np.array([[1, 0, 0]] * 3 + [row]))
+        assemble("x", IMAGES, labels)
+    assert assemble("x", IMAGES, labels, kind="numbers").kind.name == "numbers"
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from fedjax_het.data import (
     shards,
     within_domains,
 )
-from fedjax_het.data.dataset import assemble
+from fedjax_het.data.assembly import assemble
 from fedjax_het.errors import InputError
 
 DOMAINS = ("art", "photo", "sketch")
@@ -155,7 +155,7 @@ def test_masks_are_distributed_whole_and_refused_by_label_skew():
     assert federation.examples.labels.shape == (90, 4, 4)
     assert federation.class_counts.sum() == federation.data.train.count.sum() * 16
     for partition in (dirichlet(0.5), dirichlet(0.5, equal_sizes=True), shards(1)):
-        with pytest.raises(InputError, match="masks, not a class each"):
+        with pytest.raises(InputError, match="masks or tags, not a class each"):
             federate(dataset(masks=True), partition, 3)
 
 

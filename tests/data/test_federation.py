@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fedjax_het.data import federate, iid, splitting
 from fedjax_het.data import federation as federation_module
-from fedjax_het.data.dataset import assemble
+from fedjax_het.data.assembly import assemble
 
 
 def federation(seed=0, **options):

@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedjax_het.data.assignment import LabeledExamples
-from fedjax_het.data.partition import (
+from fedjax_het.data import (
     by_domain,
     dirichlet,
     domain_dirichlet,
@@ -16,6 +15,7 @@ from fedjax_het.data.partition import (
     shards,
     within_domains,
 )
+from fedjax_het.data.assignment import LabeledExamples
 from fedjax_het.errors import InputError
 
 ALPHAS = st.sampled_from([1e-6, 1e-3, 0.1, 1.0, 1e6])

@@ -138,7 +138,7 @@ def test_the_error_for_small_images_names_the_smallest_size(factory, smallest):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"num_classes": 1}, "num_classes: must be a whole number from 2 to "),
+        ({"num_classes": 0}, "num_classes: must be a whole number from 1 to "),
         ({"width": 0.0}, "width: must be a finite number above 0"),
         ({"norm": "bacth"}, "Did you mean 'batch'"),
     ],
@@ -164,10 +164,10 @@ def test_every_factory_refuses_invalid_settings(name, settings, message):
         ("unet", {"levels": 5}, "levels: must be a whole number from 1 to 4, not 5"),
         ("transformer", {"features": 10}, "features: 10 cannot be divided among 4 heads"),
         ("transformer", {"outputs": "lost"}, "outputs: .*last"),
-        ("transformer", {"num_classes": 1}, "num_classes: must be a whole number from 2 to"),
+        ("transformer", {"num_classes": 0}, "num_classes: must be a whole number from 1 to"),
         ("lstm", {"hidden": ()}, "hidden: an LSTM needs"),
         ("lstm", {"outputs": "lost"}, "outputs: .*last"),
-        ("lstm", {"num_classes": 1}, "num_classes: must be a whole number from 2 to"),
+        ("lstm", {"num_classes": 0}, "num_classes: must be a whole number from 1 to"),
     ],
 )
 def test_invalid_settings_are_refused(name, settings, message):

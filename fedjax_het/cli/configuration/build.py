@@ -25,7 +25,8 @@ from fedjax_het.data import Dataset, Federation
 from fedjax_het.diagnostics import DIAGNOSTICS
 from fedjax_het.engine import METRICS, OffloadPolicy, Sweep
 from fedjax_het.errors import InputError
-from fedjax_het.models import computed_in
+from fedjax_het.labels import KindName, find_kind
+from fedjax_het.models import computed_in, ordinal
 from fedjax_het.models._conv_impl import select_conv_impl
 from fedjax_het.types import Array, Model
 
@@ -62,8 +63,7 @@ def build_parts(
     is_auto = layout == engine.simulation.AUTO
     if resolved.get("devices") != _describe_devices() or not (is_auto or resolved["layout"] == str(layout)):
         resolved = {}
-    if is_auto and resolved:
-        layout = read_layout(resolved["layout"], processes)
+    layout = read_layout(resolved["layout"], processes) if is_auto and resolved else layout
     dataset, federation = build_data.build_federation(settings["data"])
     if poison := _build_optional(settings, "poison"):
         federation = calls.call_factory(poison, {}, "config.poison", federation=federation)
@@ -75,19 +75,20 @@ def build_parts(
     if table.get("conv") == "auto":
         is_timed = layout == engine.simulation.AUTO and target_platform() != "cpu"
         table["conv"] = resolved.get("conv") or _choose_conv_impl(settings["precision"], processes, is_timed=is_timed)
-    model = computed_in(settings["precision"])(build_model(table, federation.num_classes))
-    auto = engine.simulation.AUTO
-    requested = [(name, settings[name]) for name in OffloadPolicy._fields]
+    model = build_model(table, federation.num_classes, find_kind(federation.examples.labels).name)
+    model = computed_in(settings["precision"])(model)
+    auto, requested = engine.simulation.AUTO, [(name, settings[name]) for name in OffloadPolicy._fields]
     offload = OffloadPolicy(*(resolved.get(name, auto) if value == auto else value for name, value in requested))
-    conv = table.get("conv")
-    return RunParts(dataset, federation, model, layout, offload, participation, timing, asynchronous, conv, resolved)
+    rules = participation, timing, asynchronous
+    return RunParts(dataset, federation, model, layout, offload, *rules, table.get("conv"), resolved)
 
 
-def build_model(table: Mapping[str, Any], num_classes: int) -> Model:
-    """Build the network of a checked table config.model, with its adapter."""
+def build_model(table: Mapping[str, Any], num_classes: int, kind: KindName = "classes") -> Model:
+    """Build the network of a checked table config.model for a kind of labels, with its adapter."""
     own = {key: value for key, value in table.items() if key not in ("adapter", *TABLES["model"].fixed)}
     adapt = calls.build_from_table(table["adapter"], TABLES["model.adapter"].registry, "config.model.adapter")
-    return adapt(calls.build_from_table(own, TABLES["model"].registry, "config.model", num_classes=num_classes))
+    model = calls.build_from_table(own, TABLES["model"].registry, "config.model", num_classes=num_classes)
+    return adapt(ordinal(model) if kind == "ranks" else model)
 
 
 def build_algorithm(settings: Mapping[str, Any], **hyper_parameters: float | Array) -> Algorithm:

@@ -50,13 +50,13 @@ class RunSettings:
     seed: Seed = 0
     num_seeds: Count = 1  # trained together: seed, seed + 1, ...
     precision: Literal["float32", "bfloat16"] = "float32"  # of the forward and backward passes
-    task_loss: TaskLoss = "cross_entropy"  # or "dice", "joint" (their mean) for masks, "cox" for survival
+    task_loss: TaskLoss = "auto"  # by the kind of labels; or "dice", "joint" for masks, "mae", "huber" for numbers, ...
     layout: str = "auto"  # or "vmapped", "chunked(4)", "sharded(2)", "sharded(2, 4)": devices, chunk
     evaluate_every: Count = 10  # and after the last round
     checkpoint_every: CountOrZero = 10  # and after the last round; 0 = only then
     personal_on_test: bool | Literal["auto"] = "auto"  # whether personal models are also evaluated on the common test
     # set; auto: if clients have no test examples of their own
-    metrics: str = ""  # besides loss and accuracy; names separated by commas, see engine.METRICS
+    metrics: str = ""  # names separated by commas, see engine.METRICS; "" = those of the kind of labels
     diagnostics: str = ""  # names separated by commas, see fedjax_het/diagnostics
     diagnose_every: Count = 10  # rounds; and before the first
     live: str = ""  # trackers, names separated by commas, see fedjax_het/cli/trackers

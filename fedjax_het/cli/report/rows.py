@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedjax_het.cli.runs.records import flatten
-from fedjax_het.cli.runs.results import MissingRun, RunResults, score_name
+from fedjax_het.cli.runs.results import MissingRun, RunResults
 from fedjax_het.cli.runs.run_directory import run_identity
 from fedjax_het.cli.runs.setting_text import algorithm_title, short_name
 from fedjax_het.cli.runs.tables import Table
+from fedjax_het.engine import main_score
 
 _READERS = ("arrays", "folders")
 _UNSEEN = "data.unseen"
@@ -57,8 +58,8 @@ def figure_names(rows: Sequence[Row]) -> list[str]:
 
 
 def find_score(rows: Sequence[Row]) -> str:
-    """Return "dice" or "accuracy"; see `results.score_name`."""
-    return score_name(figure_names(rows))
+    """Return the main score; see `engine.main_score`."""
+    return main_score(figure_names(rows))
 
 
 def group_by_data(rows: Sequence[Row]) -> dict[str, list[Row]]:

@@ -11,7 +11,9 @@ from rich.console import Console
 from rich.table import Table
 
 from fedjax_het.data import Dataset, Federation
+from fedjax_het.labels import find_kind
 
+_DENSE = ("masks", "sequences")  # whose labels are not counted in examples
 _MAX_CLASSES, _MAX_DOMAINS, _MAX_CLIENTS = 12, 30, 40  # more are summarized
 _MAX_LISTED = 1_000  # classes; more are always summarized
 _NAME_WIDTH = 20  # of names that are not folded
@@ -38,7 +40,8 @@ def dataset_table(dataset: Dataset, is_whole: bool = False) -> Table:
         names, domains, counts = [f"{len(names)} domains"], np.zeros_like(domains), counts.sum(axis=0, keepdims=True)
     splits = [np.bincount(domains[is_member], minlength=len(names)) for is_member in dataset.splits.values()]
     records = [("", dataset.splits, dataset.class_names), *zip(names, zip(*splits, strict=True), counts, strict=True)]
-    rows = _count_examples(records, dataset.has_label_per_example, _MAX_LISTED if is_whole else _MAX_CLASSES)
+    is_dense = dataset.kind.name in _DENSE
+    rows = _count_examples(records, not is_dense, _MAX_LISTED if is_whole else _MAX_CLASSES)
     return _make_table(list(map(list, zip(*rows, strict=True))) if len(rows) <= len(rows[0]) else rows)
 
 
@@ -52,7 +55,7 @@ def client_table(federation: Federation) -> Table:
     for client in clients[:_MAX_CLIENTS]:
         name = client["client"] + " (never trains)" * client["is_newcomer"]
         records.append((name, [client[split] for split in splits], list(client["classes"].values())))
-    rows = _count_examples(records, federation.examples.labels.ndim == 1)
+    rows = _count_examples(records, find_kind(federation.examples.labels).name not in _DENSE)
     if num_more := len(clients[_MAX_CLIENTS:]):
         rows.append([f"{num_more:,} more clients", *["..."] * (len(rows[0]) - 1)])
     held_out = {"common test": federation.test, **{f"unseen: {name}": part for name, part in federation.unseen.items()}}
@@ -99,10 +102,12 @@ def describe_dataset(dataset: Dataset) -> str:
     inputs = dataset.inputs
     size = f"{inputs.nbytes / 2**20:,.1f} MiB"
     place = f" mapped from {inputs.filename}" if isinstance(inputs, np.memmap) and inputs.filename else ""
-    kind = "in" if dataset.has_label_per_example else "masks of" if dataset.is_segmentation else "sequences of"
+    form = {"masks": "masks of {} classes", "sequences": "sequences of {} classes"}
+    form |= {"tags": "with {} tags each", "numbers": "with numbers for {} targets", "ranks": "in {} ranks"}
+    labels = form.get(dataset.kind.name, "in {} classes").format(dataset.num_classes)
     return (
-        f"{dataset.name}: {len(inputs):,} examples {' x '.join(map(str, inputs.shape[1:]))} {inputs.dtype}, {kind} "
-        f"{dataset.num_classes} classes, {size}{place}"
+        f"{dataset.name}: {len(inputs):,} examples {' x '.join(map(str, inputs.shape[1:]))} {inputs.dtype}, {labels}, "
+        f"{size}{place}"
     )
 
 

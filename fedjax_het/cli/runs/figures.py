@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedjax_het.cli.runs.data_usage import find_figures
-from fedjax_het.cli.runs.results import score_name
+from fedjax_het.engine import find_metric, main_score
 
 LIGHT = ("#0063a8", "#c94a00", "#00805c", "#a8457f", "#8a6a00", "#5b5bd6", "#007f99", "#7a4b2a", "#c0273f", "#5f6a76")
 DARK = ("#5aaef0", "#ff8f4a", "#35c795", "#ee8fc4", "#e3b341", "#a3a3ff", "#4ccbe0", "#d3a27f", "#ff7d8f", "#aab4bf")
@@ -125,7 +125,7 @@ def mean_points(label: str, color: int, values: Mapping[str, Sequence[float | No
 
 
 def learning_curves(lines: Sequence[Mapping[str, Any]], starts: Sequence[float] = ()) -> View:
-    """Two panels of one run: its scores (accuracy, or Dice of masks) and its losses against rounds.
+    """Two panels of one run: its main scores (accuracy, Dice of masks, ...) and its losses against rounds.
 
     Args:
         lines: the lines of metrics.jsonl.
@@ -133,7 +133,7 @@ def learning_curves(lines: Sequence[Mapping[str, Any]], starts: Sequence[float] 
     """
     names = lines[0].keys()
     rounds = sorted({line["round"] for line in lines})
-    kinds = (score_name(names), "loss")
+    kinds = (main_score(names), "loss")
     found = find_figures(names, *kinds)
     colors = list(dict.fromkeys(title for _, title, _ in found))
     panels = []
@@ -143,7 +143,10 @@ def learning_curves(lines: Sequence[Mapping[str, Any]], starts: Sequence[float] 
             seeds = [[line[name] for line in lines if line["round"] == round] for round in rounds]
             curves.append(mean_curve(title, colors.index(title), rounds, seeds))
         label = f"{kind} ({curves[0].label})" if len(curves) == 1 else kind
-        panels.append(Panel("", "round", label, curves, (0, None) if kind == "loss" else (0, 1), x_lines=tuple(starts)))
+        metric = find_metric(kind)
+        y_range = (0, 1) if metric is None or metric.unit == "fraction" else None
+        y_range = (0, None) if kind == "loss" else y_range
+        panels.append(Panel("", "round", label, curves, y_range, x_lines=tuple(starts)))
     return View("", panels)
 
 

@@ -15,6 +15,7 @@ from fedjax_het.cli.runs import json_files
 from fedjax_het.cli.runs.phase_records import describe_phases, summarize_phases
 from fedjax_het.cli.runs.run_files import Json, read_lines
 from fedjax_het.data import Federation
+from fedjax_het.engine import MAIN_SCORES
 
 _PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy")
 
@@ -75,7 +76,7 @@ _HEADER = ["seed", "client", "is_newcomer", "num_train", "num_valid", "num_test"
 def client_rows(evaluation: engine.Evaluation, federation: Federation, seeds: Iterable[int]) -> list[Json]:
     """Make one row per seed and client, newcomers last: numbers of examples and figures, None where it has none."""
     rows = []
-    scores = ["loss", "accuracy", *(evaluation.clients.overlap or {}), *(evaluation.clients.requested or {})]
+    scores = ["loss", *_scores_of(evaluation.clients)]
     own = {"personal": evaluation.personal}
     if evaluation.personal_test is not None:
         own["personal_test"] = evaluation.personal_test
@@ -110,15 +111,18 @@ def client_csv(
     return json_files.to_csv(rows[0], (row.values() for row in rows))
 
 
+def _scores_of(metrics: engine.Metrics) -> dict[str, Any]:
+    """Return accuracy, where the labels have one, overlaps and requested metrics."""
+    accuracy = {} if metrics.accuracy is None else {"accuracy": metrics.accuracy}
+    return accuracy | (metrics.overlap or {}) | (metrics.requested or {})
+
+
 def _figures(metrics: engine.Metrics | None, seed: int, client: int, num_scores: int) -> list[float | None]:
-    """Return loss, accuracy, overlaps and requested metrics; None where there is no example or nothing was measured."""
-    if metrics is None:
+    """Return the loss and `_scores_of`; None where there is no example or nothing was measured."""
+    if metrics is None or not metrics.num_examples[seed, client]:
         return [None] * num_scores
-    scores = [metrics.loss, metrics.accuracy, *(metrics.overlap or {}).values()]
-    is_measured = metrics.num_examples[seed, client] > 0
-    loss, *figures = [float(score[seed, client]) if is_measured else None for score in scores]
-    figures += [float(values[seed, client]) for values in (metrics.requested or {}).values()]
-    return [loss, *(None if value is None or np.isnan(value) else value for value in figures)]
+    scores = [float(score[seed, client]) for score in _scores_of(metrics).values()]
+    return [float(metrics.loss[seed, client]), *(None if np.isnan(value) else value for value in scores)]
 
 
 def describe_partition(federation: Federation) -> Json:
@@ -134,13 +138,8 @@ def describe_partition(federation: Federation) -> Json:
 
 
 # ---- summary.json ----------------------------------------------------------------------------------------------------
-SELECTION_FIGURES = (
-    # Rounds are selected by the first of these that was measured: of own models where clients have them.
-    "personal_valid/dice_mean",
-    "personal_valid/accuracy_mean",
-    "valid/dice_mean",
-    "valid/accuracy_mean",
-)
+# Rounds are selected by the first of these that was measured: of own models where clients have them.
+SELECTION_FIGURES = tuple(f"{group}/{score}_mean" for group in ("personal_valid", "valid") for score in MAIN_SCORES)
 
 
 def final_figures(lines: list[Json]) -> dict[str, Json]:

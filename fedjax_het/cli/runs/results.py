@@ -245,15 +245,11 @@ def read_seeds(run: RunResults, *names: str, is_selected: bool = False) -> list[
     return [math.nan if value is None else value for value in figures[name]["seeds"]]
 
 
-def score_name(figures: Iterable[str]) -> str:
-    """Return "dice" if there are masks, whose accuracy depends on the size of the background, else "accuracy"."""
-    return "dice" if any(name.rpartition("/")[2].startswith("dice") for name in figures) else "accuracy"
-
-
 def requested_metrics(figures: Iterable[str]) -> list[str]:
-    """List the metrics that were requested, in the order of `engine.METRICS`, by the names of figures or of columns."""
+    """List the metrics besides the main score, in the order of `engine.METRICS`, by the names of figures or columns."""
     found = {name.rpartition("/")[2] for name in figures}
-    return [name for name in engine.METRICS if found & {name, f"{name}_mean"}]
+    main = engine.main_score(found)
+    return [name for name in engine.METRICS if found & {name, f"{name}_mean"} and name != main]
 
 
 def client_scores(runs: Iterable[RunResults], kind: str, score: str) -> dict[str, dict[int, float]]:

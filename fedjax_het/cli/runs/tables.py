@@ -11,9 +11,9 @@ from typing import NamedTuple
 import numpy as np
 
 from fedjax_het.cli.runs import data_usage, json_files
-from fedjax_het.cli.runs.results import RunResults, client_scores, requested_metrics, score_name
+from fedjax_het.cli.runs.results import RunResults, client_scores, requested_metrics
 from fedjax_het.cli.runs.run_files import PER_CLIENT
-from fedjax_het.engine import METRICS, compute_statistics
+from fedjax_het.engine import METRICS, compute_statistics, main_score
 from fedjax_het.errors import InputError
 
 
@@ -47,18 +47,20 @@ PER_CENT = ColumnFormat(lambda value: f"{100 * value:.1f}", max)
 
 
 def score_format(score: str) -> ColumnFormat:
-    """Return the format of "accuracy", "dice" or a requested metric: in per cent, or in pixels."""
+    """Return the format of "accuracy", "dice" or another metric: in per cent, or in its unit."""
     if score not in METRICS:
         return PER_CENT
     metric = METRICS[score]
-    text = PER_CENT.text if metric.is_fraction else lambda value: f"{value:.2f}"
+    form = ".2f" if metric.unit == "pixels" else ".4g"
+    text = PER_CENT.text if metric.unit == "fraction" else lambda value: f"{value:{form}}"
     return ColumnFormat(text, max if metric.is_larger_better else min)
 
 
 def score_title(score: str) -> str:
     """Return the title of "accuracy", "dice" or a requested metric, with its unit where it has one."""
     if score in METRICS:
-        return METRICS[score].title + ("" if METRICS[score].is_fraction else " in pixels")
+        unit = METRICS[score].unit
+        return METRICS[score].title + (f" in {unit}" if unit in ("pixels", "ranks") else "")
     return {"dice": "Dice", "accuracy": "accuracy"}[score]
 
 
@@ -248,7 +250,7 @@ def _tabulate_server_scores(runs: Sequence[LabeledRun], kind: str, when: str, re
     for label, results, left_out in runs:
         part = (results.summary or {}).get(when) or {}
         part = part.get("figures", part)
-        score = requested or score_name(part)
+        score = requested or main_score(part)
         for name, figure in part.items():
             group, _, rest = name.partition("/")
             place, _, figure_name = rest.rpartition("/")
@@ -264,7 +266,7 @@ def _tabulate_client_scores(runs: Sequence[LabeledRun], kind: str, requested: st
     for _, results, _ in runs:
         if not results.clients:
             raise InputError(f"{results.directory / PER_CLIENT}: it is gone. The command of the run writes it.")
-    score = requested or score_name(name for _, results, _ in runs for name in results.clients[0])
+    score = requested or main_score(name for _, results, _ in runs for name in results.clients[0])
     figures: Figures = {}
     for label in dict.fromkeys(run.label for run in runs):
         if scores := client_scores((run.results for run in runs if run.label == label), kind, score):

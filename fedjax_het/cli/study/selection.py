@@ -5,7 +5,8 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from fedjax_het.cli.runs.results import CLIENT_SCORE, TEST_SCORE, RunResults, read_seeds, score_name
+from fedjax_het.cli.runs.results import CLIENT_SCORE, TEST_SCORE, RunResults, read_seeds
+from fedjax_het.engine import main_score
 from fedjax_het.errors import InputError
 
 _SHOWN = {"server": ("valid",), "clients": ("personal_valid", "valid")}
@@ -40,7 +41,7 @@ def read_score(run: RunResults, scope: str) -> list[float]:
     Raises:
         InputError: The run has no such score.
     """
-    return read_seeds(run, *(name.format(score_name(run.final)) for name in SCORES[scope]))
+    return read_seeds(run, *(name.format(main_score(run.final)) for name in SCORES[scope]))
 
 
 def rate_trial(run: RunResults, select: str, scope: str) -> float:
@@ -54,7 +55,7 @@ def rate_trial(run: RunResults, select: str, scope: str) -> float:
     if select == ORACLE:
         return float(np.mean(read_score(run, scope)))
     shown = validation_figures(run, scope)
-    return SELECTORS[select](shown, score_name(shown))
+    return SELECTORS[select](shown, main_score(shown))
 
 
 def validation_figures(run: RunResults, scope: str) -> dict[str, float]:
@@ -84,7 +85,7 @@ def is_constant(run: RunResults, scope: str) -> bool:
     """
     clients = [client for client in run.partition_clients if client["valid"] and sum(client["classes"].values())]
     shown = validation_figures(run, scope)
-    if not clients or score_name(shown) != "accuracy":
+    if not clients or main_score(shown) != "accuracy":
         return False
     counts = np.array([list(client["classes"].values()) for client in clients], float)
     expected = counts / counts.sum(axis=1, keepdims=True) * [[client["valid"]] for client in clients]  # by class

@@ -29,7 +29,7 @@ from fedjax_het.cli.configuration import privacy, record_privacy
 from fedjax_het.cli.configuration.privacy import FIGURE
 from fedjax_het.cli.runs import data_usage, records
 from fedjax_het.cli.runs.setting_text import format_bytes
-from fedjax_het.engine import METRICS, RunCost, Simulation
+from fedjax_het.engine import METRICS, RunCost, Simulation, main_score
 from fedjax_het.engine.parallel.compilation import COMPILATION_LOG
 
 _MAX_FIGURES = 40
@@ -215,13 +215,11 @@ def _log_handler(log: logging.Logger, show: Callable[[str], None]) -> Iterator[N
 
 
 def format_headline(figures: Mapping[str, Any]) -> list[str]:
-    """Return the names of the training loss and of the first score that there is, Dice before accuracy."""
-    for score in ("dice", "accuracy"):
-        endings = (f"/{score}", f"/{score}_mean")
-        scores = [name for group in _GROUPS for name in figures if name.startswith(group) and name.endswith(endings)]
-        if scores:
-            return ["train/loss", scores[0]]
-    return ["train/loss"]
+    """Return the names of the training loss and of the first main score that there is."""
+    score = main_score(figures)
+    endings = (f"/{score}", f"/{score}_mean")
+    scores = [name for group in _GROUPS for name in figures if name.startswith(group) and name.endswith(endings)]
+    return ["train/loss", *scores[:1]]
 
 
 def tabulate_results(summary: Mapping[str, Any]) -> Table:

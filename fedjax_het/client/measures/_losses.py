@@ -10,7 +10,8 @@ from fedjax_het import tree
 from fedjax_het._internal.keys import make_key
 from fedjax_het._internal.whole_data import mean_objective
 from fedjax_het.algorithm import Measure, Problem
-from fedjax_het.labels import cross_entropies, mean_per_example
+from fedjax_het.errors import InputError
+from fedjax_het.labels import example_losses, find_kind, mean_per_example
 from fedjax_het.problem import MissingSlotError
 from fedjax_het.types import Array, Batch, ClientData, ClientView, Rows, Variables
 from fedjax_het.validation import Count, validate_arguments
@@ -20,13 +21,17 @@ Examples = Literal["valid_or_train", "valid", "train"]
 Moment = Literal["last_epoch_mean", "round_mean", "pre_eval", "post_eval"]
 
 
-def _errors(logits: Array, labels: Array) -> Array:
-    """1 for a wrong class, 0 for the right one, and NaN where a logit is."""
-    is_wrong = (jnp.argmax(logits, axis=-1) != labels).astype(logits.dtype)
-    return jnp.where(jnp.any(jnp.isnan(logits), axis=-1), jnp.nan, is_wrong)
+def _find_errors(outputs: Array, labels: Array) -> Array:
+    """1 for a wrong label, 0 for the right one, and NaN where an output is."""
+    kind = find_kind(labels)
+    if kind.decide is None:
+        raise InputError(f"metric: the labels are {kind.title}, which have no error rate. Set metric='loss'.")
+    is_wrong = (kind.decide(outputs) != labels).astype(outputs.dtype)
+    is_nan = jnp.isnan(outputs) if is_wrong.ndim == outputs.ndim else jnp.any(jnp.isnan(outputs), axis=-1)
+    return jnp.where(is_nan, jnp.nan, is_wrong)
 
 
-METRICS: dict[Metric, Callable[[Array, Array], Array]] = {"loss": cross_entropies, "accuracy": _errors}
+METRICS: dict[Metric, Callable[[Array, Array], Array]] = {"loss": example_losses, "accuracy": _find_errors}
 
 
 @validate_arguments
@@ -42,7 +47,8 @@ def mean_loss(
 
     Args:
         model: "start" (view.start) or "local" (view.local).
-        metric: "loss" (cross-entropy) or "accuracy", measured as the error rate, so that lower is better for both.
+        metric: "loss" (of the kind of labels, such as cross-entropy) or "accuracy", measured as the error rate, so that
+            lower is better for both.
         examples: "valid_or_train" uses the training examples if a client has no validation examples; "valid" is 0 for
             such a client; "train" always uses training examples.
         batch_size: Number of examples per evaluation step.

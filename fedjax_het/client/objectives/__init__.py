@@ -45,11 +45,14 @@ from fedjax_het.client.objectives._representation import (
 )
 from fedjax_het.client.objectives._supervised import (
     TASK_LOSSES,
+    LabelLoss,
     TaskLoss,
     cox,
     cross_entropy,
     dice,
     focal,
+    supervised,
+    weighted_bce,
     with_task_loss,
 )
 
@@ -60,6 +63,7 @@ __all__ = [
     "Divergence",
     "Divisor",
     "Gradients",
+    "LabelLoss",
     "LambdaTime",
     "MarginForm",
     "MissingClasses",
@@ -99,6 +103,8 @@ __all__ = [
     "proximal",
     "representation_discrepancy",
     "restricted_cross_entropy",
+    "supervised",
     "text_contrastive",
+    "weighted_bce",
     "with_task_loss",
 ]

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 
 from fedjax_het.client.objectives._contrastive import supervised_contrast
 from fedjax_het.errors import InputError
+from fedjax_het.labels import find_kind
 from fedjax_het.problem import ForwardPass
 from fedjax_het.types import Array
 from fedjax_het.validation import NonNegative, Positive, validate_arguments
@@ -39,7 +40,7 @@ def boundary_contrast(weight: NonNegative = 0.1, temperature: Positive = 0.05) -
 
     def boundary_contrast(first: ForwardPass, second: ForwardPass) -> Array:
         labels, features = first.batch.labels, first.outputs.features
-        if labels.ndim == 1:
+        if find_kind(labels).name not in ("masks", "sequences"):
             return jnp.zeros(())
         if features.shape[:-1] != labels.shape:
             raise InputError(

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from fedjax_het import tree
 from fedjax_het.algorithm import Term
 from fedjax_het.client.objectives._supervised import count_classes
-from fedjax_het.labels import cross_entropies, mean_over_labels
+from fedjax_het.labels import check_classes, cross_entropies, mean_over_labels
 from fedjax_het.problem import ForwardPass
 from fedjax_het.types import Array
 from fedjax_het.validation import Fraction, NonNegative, Positive, validate_arguments
@@ -133,6 +133,7 @@ def not_true_distillation(beta: NonNegative = 1.0, tau: Positive = 1.0, *, tau_s
     """
 
     def not_true_distillation(forward: ForwardPass) -> Array:
+        check_classes(forward.batch.labels)
         params, state = tree.split_params(forward.view.start)
         again = forward.problem.forward(params, state, forward.batch, forward.view, forward.key, is_training=False)
         received = jax.lax.stop_gradient(again.outputs.logits)

@@ -188,6 +188,7 @@ def margin(lam: NonNegative = 0.03, form: MarginForm = "logits_mean") -> Term:
     """
 
     def margin(forward: ForwardPass) -> Array:
+        check_classes(forward.batch.labels)
         logits, mask = flatten_positions(forward.outputs.logits, forward.batch.labels, forward.batch.mask)
         return lam * MARGIN_FORMS[form](logits, mask)
 

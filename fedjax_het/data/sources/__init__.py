@@ -9,6 +9,7 @@ from fedjax_het.data.sources._arrays import arrays
 from fedjax_het.data.sources._characters import texts
 from fedjax_het.data.sources._class_folders import cinic10, digits_dg, office_caltech10, office_home, pacs, vlcs
 from fedjax_het.data.sources._clinical import heart_disease, tcga_brca
+from fedjax_het.data.sources._diabetes import diabetes
 from fedjax_het.data.sources._digits import digits, digits5, svhn
 from fedjax_het.data.sources._file_lists import camelyon17, covid_fl, mini_domainnet, retina, tiny_imagenet
 from fedjax_het.data.sources._folders import folders
@@ -17,6 +18,7 @@ from fedjax_het.data.sources._leaf import femnist, shakespeare
 from fedjax_het.data.sources._nuclei import nuclei
 from fedjax_het.data.sources._points import points
 from fedjax_het.data.sources._prostate import prostate
+from fedjax_het.data.sources._series import series
 from fedjax_het.data.sources._tables import convert, table
 from fedjax_het.data.sources._tfds import tfds
 from fedjax_het.errors import InputError, nearest
@@ -43,7 +45,7 @@ def _report_os_errors(source: Callable[..., Dataset]) -> Callable[..., Dataset]:
 SOURCES = {
     source.__name__: _report_os_errors(source)
     for source in (
-        *(arrays, digits, tfds, camelyon17, covid_fl, digits_dg, folders),
+        *(arrays, digits, diabetes, series, tfds, camelyon17, covid_fl, digits_dg, folders),
         *(mini_domainnet, nuclei, office_home, pacs, prostate, retina, vlcs),
         *(cinic10, digits5, femnist, heart_disease, huggingface, office_caltech10),
         *(points, shakespeare, svhn, table, tcga_brca, texts, tiny_imagenet),

@@ -5,7 +5,7 @@ import math
 import pickle
 import struct
 from pathlib import Path
-from typing import NamedTuple, cast
+from typing import Literal, NamedTuple, cast
 
 import numpy as np
 
@@ -17,9 +17,19 @@ from fedjax_het.data.sources._images import decoding_options
 from fedjax_het.data.sources._io_errors import report_read_errors, require_path
 from fedjax_het.data.sources._npz import read_npz_directory, read_npz_file
 from fedjax_het.errors import InputError
+from fedjax_het.validation import refuse_without_effect, validate_arguments
+
+ArrayKind = Literal["classes", "tags", "ranks", "numbers", "times"]
 
 
-def arrays(path: str, title: str | None = None, size: int | None = None, channels: int | None = None) -> Dataset:
+@validate_arguments
+def arrays(
+    path: str,
+    title: str | None = None,
+    size: int | None = None,
+    channels: int | None = None,
+    kind: ArrayKind | None = None,
+) -> Dataset:
     """Read arrays in one of these forms:
 
     - a .npz file with `images` and `labels` or `masks`; or with several parts, `train_images`, `train_labels`, ...,
@@ -34,6 +44,8 @@ def arrays(path: str, title: str | None = None, size: int | None = None, channel
         title: The name of the data set (default: the name of the file or directory).
         size: The side length to which uint8 images (LANCZOS) and masks (nearest neighbor) are resized.
         channels: 1 converts uint8 images to grayscale, 3 to color.
+        kind: The kind of labels in .npz files: "classes", "tags", "ranks", "numbers" or "times", see
+            `fedjax_het.data.assemble`. None: by their shape and values.
 
     Raises:
         InputError: The path contains none of these; a file is damaged, incomplete or lacks an array; parts or domains
@@ -42,9 +54,10 @@ def arrays(path: str, title: str | None = None, size: int | None = None, channel
     place = require_path(path)
     decoding_options(size, channels)
     if place.is_file() and place.suffix == ".npz":
-        return read_npz_file(place, title, size, channels)
+        return read_npz_file(place, title, size, channels, kind)
     if list_entries(place, ".npz"):
-        return read_npz_directory(place, title, size, channels)
+        return read_npz_directory(place, title, size, channels, kind)
+    refuse_without_effect(arrays, "for images with one class each", kind=kind)
     name = title or place.name
     if any((place / f"{_IDX_FILES[0][1]}{suffix}").exists() for suffix in ("", ".gz")):
         parts = [

@@ -5,7 +5,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedjax_het.data.dataset import Dataset, assemble
+from fedjax_het.data.assembly import assemble
+from fedjax_het.data.dataset import Dataset
 from fedjax_het.data.encoding import note_names
 from fedjax_het.data.sources._images import conform_images, resize_mask
 from fedjax_het.errors import InputError, nearest

@@ -7,7 +7,8 @@ from typing import Annotated, Any, cast
 
 import numpy as np
 
-from fedjax_het.data.dataset import Dataset, assemble
+from fedjax_het.data.assembly import assemble
+from fedjax_het.data.dataset import Dataset
 from fedjax_het.data.sources._arrays import read_pickle
 from fedjax_het.data.sources._assembly import Part, assemble_parts
 from fedjax_het.data.sources._io_errors import report_read_errors, require_dataset
@@ -17,6 +18,7 @@ from fedjax_het.validation import Count, Range, validate_arguments
 DOMAINS = ("plain", "inverted", "rotated", "noisy")
 _STROKE = 128  # minimum gray level of the stroke
 _NOISE = 48.0  # gray levels
+_TAGS = {"even": (0, 2, 4, 6, 8), "prime": (2, 3, 5, 7), "above_4": (5, 6, 7, 8, 9), "has_loop": (0, 6, 8, 9)}
 _NAMES = tuple("0123456789")
 _SVHN_URL = "http://ufldl.stanford.edu/housenumbers/"
 _FEDBN_URL = "https://github.com/med-air/FedBN"
@@ -24,11 +26,11 @@ _FOLDERS = {"mnist": "MNIST", "svhn": "SVHN", "usps": "USPS", "synth": "SynthDig
 NumParts = Annotated[int, Range(1, 10, is_whole=True)]
 
 
-def digits(masks: bool = False, domains: bool = False) -> Dataset:
+def digits(masks: bool = False, domains: bool = False, tags: bool = False) -> Dataset:
     """Load 1,797 handwritten digits, 8 x 8 grayscale, 10 classes, without a published test split.
 
     These are scikit-learn's `load_digits`, the test part of the UCI "Optical Recognition of Handwritten Digits"; values
-    0..16 are stored as round(255 / 16 * value). Both options are for testing code; scores do not transfer to medical
+    0..16 are stored as round(255 / 16 * value). All options are for testing code; scores do not transfer to medical
     images or photographs.
 
     Args:
@@ -36,7 +38,13 @@ def digits(masks: bool = False, domains: bool = False) -> Dataset:
             a threshold solves.
         domains: Whether to create synthetic domains: every four digits, one is unchanged ("plain"), one "inverted", one
             "rotated" by a quarter turn with its mask, and one "noisy", with Gaussian noise of 48 gray levels.
+        tags: Whether labels are tags, properties of the digit: even, prime, above_4 and has_loop.
+
+    Raises:
+        InputError: Labels are to be both masks and tags.
     """
+    if masks and tags:
+        raise InputError("digits: labels are either masks or tags. Set one of the two.")
     file = Path(str(distribution("scikit-learn").locate_file("sklearn/datasets/data/digits.csv.gz")))
     if not file.is_file():  # it is read without scikit-learn, which takes seconds to import
         raise InputError(f"digits: {file} does not exist. Install it again: pip install --force-reinstall scikit-learn")
@@ -44,6 +52,9 @@ def digits(masks: bool = False, domains: bool = False) -> Dataset:
     images = np.rint(table[:, :-1].reshape(-1, 8, 8) * (255 / 16)).astype(np.uint8)
     labels = (images >= _STROKE).astype(np.uint8) if masks else table[:, -1].astype(int)
     options: dict[str, Any] = {"class_names": ("background", "stroke")} if masks else {}
+    if tags:
+        labels = np.stack([np.isin(table[:, -1], digits_with) for digits_with in _TAGS.values()], axis=1)
+        options = {"class_names": tuple(_TAGS), "kind": "tags"}
     if domains:
         options |= {"domains": np.arange(len(images)) % len(DOMAINS), "domain_names": DOMAINS}
         images, labels = _transform_domains(images, labels)
@@ -55,7 +66,7 @@ def _transform_domains(images: np.ndarray, labels: np.ndarray) -> tuple[np.ndarr
     inverted, rotated, noisy = (slice(number, None, len(DOMAINS)) for number in (1, 2, 3))
     images[inverted] = 255 - images[inverted]
     images[rotated] = np.rot90(images[rotated], axes=(1, 2))
-    if labels.ndim > 1:
+    if labels.ndim > 2:
         labels[rotated] = np.rot90(labels[rotated], axes=(1, 2))
     noise = np.random.default_rng(0).normal(scale=_NOISE, size=images[noisy].shape)
     images[noisy] = np.clip(np.rint(images[noisy] + noise), 0, 255)

@@ -10,7 +10,7 @@ import numpy as np
 from fedjax_het.data.dataset import Dataset
 from fedjax_het.data.sources._assembly import assemble_by_name, check_agreement, find_large_domains
 from fedjax_het.data.sources._column_files import ColumnPart, read_column, read_parts
-from fedjax_het.data.sources._columns import find_roles, read_classes
+from fedjax_het.data.sources._columns import TableKind, find_roles, read_classes, read_targets, split_names
 from fedjax_het.data.sources._decode_cache import Chunk, decode_once
 from fedjax_het.data.sources._images import decode_image, decoding_options
 from fedjax_het.data.sources._io_errors import report_read_errors, require_path
@@ -28,6 +28,7 @@ class _Examples(NamedTuple):
     inputs: Any
     labels: Any
     class_names: Sequence[str]
+    kind: TableKind | None = None
     vocabulary: int | None = None
 
 
@@ -37,7 +38,7 @@ def huggingface(
     image: str | None = None,
     text: Sequence[str] | str | None = None,
     answer: str | None = None,
-    label: str | None = None,
+    label: Sequence[str] | str | None = None,
     domain: str | None = None,
     tokenizer: str | None = None,
     max_length: Count | None = None,
@@ -50,6 +51,7 @@ def huggingface(
     channels: int | None = None,
     title: str | None = None,
     cache: str | None = None,
+    kind: TableKind | None = None,
 ) -> Dataset:
     """Read columns of a data set saved by `datasets`, or of Parquet, CSV and JSON files, without that library.
 
@@ -73,8 +75,9 @@ def huggingface(
         text: The column of texts, or several, as names or comma-separated, whose texts are joined by blanks (default:
             text or sentence).
         answer: The column of answers (default: response or output).
-        label: The column of classes (default: a column named label, target, class or y). Class names come from the
-            metadata of `datasets`, or are the values in natural order.
+        label: The column of labels, or several of tags or numbers, as names or comma-separated (default: a column named
+            label, target, class or y). Class names come from the metadata of `datasets`, or are the values in natural
+            order.
         domain: The column of domains, such as clients (default: a column named domain, client, site or user).
         tokenizer: The tokenizer.json, or a folder with it; needs `tokenizers`, pip install "fedjax-het[text]".
         max_length: The number of tokens of an example, with special tokens, after which it is cut on the right (default
@@ -91,43 +94,47 @@ def huggingface(
         channels: 1 converts images to grayscale, 3 to color, see `folders`.
         title: The name of the data set (default: the name of the file or folder).
         cache: The cache folder for decoded images, see `folders`.
+        kind: The kind of labels, see `fedjax_het.data.convert`.
 
     Raises:
         InputError: Files, columns or splits are missing; a file is damaged, of another format or a pointer of Git LFS;
             values are missing or labels out of range; an option has no effect; or a library is not installed.
     """
     place = require_path(path)
-    parts, notes = read_parts(place, _to_list(header), _to_list(splits))
+    parts, notes = read_parts(place, split_names(header), split_names(splits))
     name, columns = title or place.resolve().stem, list(parts[0].columns)
-    given = {"image": [image] if image else [], "text": _to_list(text), "answer": [answer] if answer else []}
-    kind, taken = _find_inputs(name, columns, given)
+    given = {"image": [image] if image else [], "text": split_names(text), "answer": [answer] if answer else []}
+    form, taken = _find_inputs(name, columns, given)
     of_images, of_answers = {"size": size, "channels": channels, "cache": cache}, {"template": template, "end": end}
     unused = {
         "image": {"tokenizer": tokenizer, "max_length": max_length, **of_answers},
         "text": of_images | of_answers,
-        "answer": {"label": label, **of_images},
+        "answer": {"label": label, "kind": kind, **of_images},
     }
-    refuse_without_effect(huggingface, f"for the {kind} column '{taken[0]}'", **unused[kind])
-    if kind == "answer":
+    refuse_without_effect(huggingface, f"for the {form} column '{taken[0]}'", **unused[form])
+    if form == "answer":
         template = template or _default_template(columns)
         taken = [*list_columns(template), *taken]
         notes.append(f"template: {template!r}")
-    roles = {"domains": domain} | ({} if kind == "answer" else {"labels": label})
-    roles, found = find_roles(name, columns, roles, taken)
+    roles, targets = {"domains": domain}, split_names(label)
+    if form != "answer":
+        roles["labels"] = targets[0] if targets else None
+    roles, found = find_roles(name, columns, roles, [*taken, *targets[1:]])
     if roles.get("labels", "") is None:
         raise InputError(f"{name}: no column is called label. Choose one, label='...': {', '.join(columns)}.")
-    _check_columns(parts, [*taken, *filter(None, roles.values())])
+    targets = targets or [str(roles.get("labels"))]
+    _check_columns(parts, [*taken, *filter(None, roles.values()), *targets[1:]])
     notes += found
     length = max_length or _MAX_LENGTH
-    if kind == "image":
+    if form == "image":
         inputs = _decode_images(name, parts, taken[0], size, channels, cache)
-        examples = _Examples(inputs, *_read_labels(name, parts, str(roles["labels"]), notes))
+        examples = _Examples(inputs, *_read_targets(name, parts, targets, kind, notes))
     elif tokenizer is None:
         raise InputError(f"tokenizer: {name} has texts. Give the path of a tokenizer.json.")
-    elif kind == "text":
+    elif form == "text":
         rows = [" ".join(row) for row in zip(*(_read_texts(parts, column) for column in taken), strict=True)]
         cutter = Tokenizer(tokenizer)
-        labels = _read_labels(name, parts, str(roles["labels"]), notes)
+        labels = _read_targets(name, parts, targets, kind, notes)
         examples = _Examples(cutter.encode(rows, length, notes), *labels, cutter.vocabulary)
     else:
         examples = _read_answers(parts, taken, str(template), Tokenizer(tokenizer), end, length, notes)
@@ -136,10 +143,6 @@ def huggingface(
         values, names = _read_labels(name, parts, roles["domains"], [])
         domains = [names[value] if isinstance(value, int) else value for value in values]
     return _assemble(name, parts, examples, domains, min_examples, length, notes)
-
-
-def _to_list(names: Sequence[str] | str | None) -> list[str]:
-    return [name.strip() for name in names.split(",")] if isinstance(names, str) else list(names or ())
 
 
 def _find_inputs(name: str, columns: Sequence[str], given: Mapping[str, list[str]]) -> tuple[str, list[str]]:
@@ -175,6 +178,16 @@ def _read_texts(parts: Sequence[ColumnPart], key: str) -> list[str]:
             found = "no value" if (value := part.columns[key][wrong - 1]) is None else f"{shorten(value)}, not a text,"
             raise InputError(f"{part.origin}: column '{key}' has {found} in row {wrong}. Fill it, or delete the row.")
     return texts
+
+
+def _read_targets(
+    name: str, parts: Sequence[ColumnPart], keys: Sequence[str], kind: TableKind | None, notes: list[str]
+) -> tuple[Sequence[Any], Sequence[str], TableKind | None]:
+    """(labels, their names, their kind): classes with names in the metadata, or see `read_targets`."""
+    if len(keys) == 1 and kind in (None, "classes") and parts[0].class_names.get(keys[0]):
+        return *_read_labels(name, parts, keys[0], notes), None
+    labels, class_names, kind = read_targets(name, keys, {key: read_column(parts, key) for key in keys}, kind, notes)
+    return list(labels), class_names, kind
 
 
 def _read_labels(
@@ -233,7 +246,7 @@ def _read_answers(
     prompts = tokenizer.encode(fill_template(template, {key: _read_texts(parts, key) for key in asked}))
     answers = tokenizer.encode(_read_texts(parts, answer), is_whole=False)
     joined = join_answers(prompts, answers, tokenizer.find_end(end), max_length, notes)
-    return _Examples(*joined, tokenizer.tokens, tokenizer.vocabulary)
+    return _Examples(*joined, tokenizer.tokens, None, tokenizer.vocabulary)
 
 
 def _assemble(
@@ -269,6 +282,7 @@ def _assemble(
         inputs,
         pad_rows(labels, max_length) if isinstance(labels[0], list) else labels,
         class_names=examples.class_names,
+        kind=examples.kind,
         domains=[domains[row] for row in rows],
         splits=[splits[row] for row in rows],
         vocabulary=examples.vocabulary,

@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from fedjax_het.data.sources._decode_cache import decode_once
 from fedjax_het.data.sources._images import IMAGE_SUFFIXES, decoding_options, read_image
 from fedjax_het.data.sources._io_errors import report_read_errors
 from fedjax_het.errors import InputError, nearest
+from fedjax_het.labels import KindName
 
 _LITTER = ("__macosx", "thumbs.db", "desktop.ini")  # system files besides hidden files
 
@@ -86,12 +87,14 @@ def image_dataset(
     channels: int | None = 3,
     class_names: Sequence[str] | None = None,
     notes: Sequence[str] = (),
+    labels: Any = None,
+    kind: KindName | None = None,
     read: Callable[[str, int | None, int | None], np.ndarray] = read_image,
 ) -> Dataset:
     """Decode the files of a listing, by default in color, as in all papers.
 
-    Domains, and classes without `class_names`, are in alphabetical order. A note counts the skipped files next to the
-    images.
+    Domains, and classes without `class_names`, are in alphabetical order. Labels are the classes of the entries, or
+    `labels`, which may be of any kind. A note counts the skipped files next to the images.
     """
     if not entries:
         raise InputError(f"{name}: no images are listed. Look for empty lists and folders.")
@@ -109,11 +112,12 @@ def image_dataset(
     return assemble_by_name(
         name,
         arrays["inputs"],
-        [entry.label for entry in entries],
+        [entry.label for entry in entries] if labels is None else labels,
         class_names=class_names,
         domains=[entry.domain for entry in entries],
         splits=[entry.split for entry in entries],
         notes=[*notes, *note_skipped(files, *IMAGE_SUFFIXES, *suffixes)],
+        kind=kind,
     )
 
 

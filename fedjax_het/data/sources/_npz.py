@@ -13,6 +13,7 @@ from fedjax_het.data.sources._image_listing import list_entries
 from fedjax_het.data.sources._io_errors import report_read_errors
 from fedjax_het.data.sources._npy import check_header
 from fedjax_het.errors import InputError
+from fedjax_het.labels import KindName
 
 _ALIASES = {
     "images": ("images", "image", "x", "data", "inputs", "features"),
@@ -33,7 +34,9 @@ class _Contents(NamedTuple):
     fields: dict[str, Any]  # class_names, domain_names and notes, see `assemble`
 
 
-def read_npz_file(path: Path, title: str | None, size: int | None, channels: int | None) -> Dataset:
+def read_npz_file(
+    path: Path, title: str | None, size: int | None, channels: int | None, kind: KindName | None = None
+) -> Dataset:
     """Read a file with images and labels or masks, or with several parts of them, <part>_images and so on.
 
     The parts train, valid (val, ...) and test are splits, also as suffixes (x_train); others are domains. Optional:
@@ -41,10 +44,12 @@ def read_npz_file(path: Path, title: str | None, size: int | None, channels: int
     as integer indices into `domain_names`. `ROLES` lists other names of these arrays.
     """
     parts, fields = _read(path)
-    return assemble_parts(title or path.stem, parts, size, channels, **fields)
+    return assemble_parts(title or path.stem, parts, size, channels, kind=kind, **fields)
 
 
-def read_npz_directory(path: Path, title: str | None, size: int | None, channels: int | None) -> Dataset:
+def read_npz_directory(
+    path: Path, title: str | None, size: int | None, channels: int | None, kind: KindName | None = None
+) -> Dataset:
     """Read a file per domain, named after the file; files must agree on class names, shapes and types."""
     files = list_entries(path, ".npz")
     parts, fields = [], []
@@ -61,7 +66,7 @@ def read_npz_directory(path: Path, title: str | None, size: int | None, channels
         "domain_names": [file.stem for file in files],
         "notes": list(dict.fromkeys(note for part_fields in fields for note in part_fields["notes"])),
     }
-    return assemble_parts(title or path.name, parts, size, channels, **(fields[0] | common))
+    return assemble_parts(title or path.name, parts, size, channels, kind=kind, **(fields[0] | common))
 
 
 def assign_roles(origin: object, keys: Iterable[str]) -> dict[str, dict[str, str]]:

@@ -5,7 +5,8 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Float, Int
 
-from fedjax_het.data.dataset import Dataset, assemble
+from fedjax_het.data.assembly import assemble
+from fedjax_het.data.dataset import Dataset
 from fedjax_het.validation import Count, Seed, validate_arguments
 
 PointKind = Literal["sine", "circle"]

@@ -7,9 +7,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedjax_het.data.dataset import Dataset
-from fedjax_het.data.encoding import encode_feature, list_some, read_names, sort_naturally, to_array
+from fedjax_het.data.encoding import encode_feature, list_some, read_names, to_array
 from fedjax_het.data.sources._assembly import SPLITS, assemble_by_name
-from fedjax_het.data.sources._columns import find_roles, read_classes, read_columns
+from fedjax_het.data.sources._column_files import read_parts
+from fedjax_het.data.sources._columns import TableKind, find_roles, read_columns, read_targets, split_names
 from fedjax_het.data.sources._image_listing import (
     ImageEntry,
     image_dataset,
@@ -24,7 +25,7 @@ Columns = Mapping[str, Any]
 
 
 class _Roles(NamedTuple):
-    label: str
+    labels: list[str]
     domain: str | None
     split: str | None
     features: list[str]
@@ -32,7 +33,7 @@ class _Roles(NamedTuple):
 
 def table(
     path: str,
-    label: str | None = None,
+    label: Sequence[str] | str | None = None,
     domain: str | None = None,
     split: str | None = None,
     features: Sequence[str] | str | None = None,
@@ -40,8 +41,10 @@ def table(
     channels: int | None = None,
     title: str | None = None,
     cache: str | None = None,
+    kind: TableKind | None = None,
 ) -> Dataset:
-    """Read a .csv file with a header and one row per example, with numeric and categorical inputs or an image file.
+    """Read a .csv file with a header, or a Parquet, Arrow, .tsv or JSON file, with one row per example: numeric and
+    categorical inputs, or an image file.
 
     If most strings of a column are names of image files in the folder of the table (relative paths, or names with or
     without extension, at any depth), these are the inputs, and other columns are ignored. Otherwise inputs are encoded
@@ -50,7 +53,8 @@ def table(
     Args:
         path: The file, or a folder with a single file; with several files named after splits (train.csv,
             mnist_test.csv); or with one file per domain, named after the domain.
-        label: The column of labels (default: a column named label, target, class or y).
+        label: The column of labels, or several of tags or numbers, as names or comma-separated (default: a column named
+            label, target, class or y).
         domain: The column of domains, such as clients (default: a column named domain, client, site or user).
         split: The column of splits (default: a column named split or subset; without one there is no published split).
         features: The columns of the inputs, as names or comma-separated (default: all other named columns).
@@ -58,14 +62,15 @@ def table(
         channels: 1 converts images to grayscale, 3 to color, see `folders`.
         title: The name of the data set (default: the name of the file or folder).
         cache: The cache folder for decoded images, see `folders`.
+        kind: The kind of labels, as in `convert`.
 
     Raises:
         InputError: A column is missing or ambiguous, a row has no label, or as in `convert`.
     """
     place = require_path(path)
     name, columns = title or place.resolve().stem, _read_files(place)
-    features = [feature.strip() for feature in features.split(",")] if isinstance(features, str) else features
-    roles, notes = _assign_columns(name, columns, {"labels": label, "domains": domain, "split": split}, features)
+    features = split_names(features) or None
+    roles, notes = _assign_columns(name, columns, label, {"domains": domain, "split": split}, features)
     folder = place if place.is_dir() else place.parent
     files = _index_images(folder)
     named = [
@@ -76,23 +81,24 @@ def table(
     if not named:
         if size is not None or channels is not None or cache is not None:
             raise InputError(f"{name}: size, channels and cache are for images, and no column names files in {folder}.")
-        return _encode(name, columns, roles, None, notes)
-    texts = _read_column(name, columns, roles.label)
+        return _encode(name, columns, roles, None, notes, kind)
+    labels, class_names, kind = read_targets(name, roles.labels, columns, kind, notes)
     domains = _read_column(name, columns, roles.domain, "all")
     splits = _read_column(name, columns, roles.split, "train")
     paths = [_find_image(name, row, text, files) for row, text in enumerate(columns[named[0]], start=1)]
-    entries = list(map(ImageEntry, paths, texts, domains, splits))
+    entries = [ImageEntry(path, "", *others) for path, *others in zip(paths, domains, splits, strict=True)]
     notes.append(f"images from column '{named[0]}'")
-    return image_dataset(
-        name, entries, size=size, channels=channels, cache=cache, class_names=sort_naturally(set(texts)), notes=notes
-    )
+    options = {"size": size, "channels": channels, "cache": cache, "class_names": class_names, "notes": notes}
+    return image_dataset(name, entries, labels=labels, kind=kind, **options)
 
 
 def _read_files(place: Path) -> dict[str, list]:
     """The columns of a file; or of the files of a folder, with an additional column for split or domain."""
     files = list_entries(place, ".csv") if place.is_dir() else [place]
-    if not files:
-        raise InputError(f"{place} holds no .csv file. Give the path of a table.")
+    if not files or (place.is_file() and place.suffix.lower() in (".parquet", ".arrow", ".tsv", ".json", ".jsonl")):
+        parts, _ = read_parts(place)
+        role = "split" if len({part.split for part in parts}) > 1 else "domain"
+        return _join([(x.origin, getattr(x, role), x.columns) for x in parts], role if len(parts) > 1 else None)
     splits = [SPLITS.get(file.stem.lower().rpartition("_")[2]) for file in files]
     if len(files) > 1 and None in splits and any(splits):
         raise InputError(f"{place} holds {', '.join(file.name for file in files)}. Give the path of one of them.")
@@ -141,11 +147,12 @@ def _find_image(name: str, row: int, text: str, files: Mapping[str, set[str]]) -
 
 def convert(
     examples: Any,
-    label: str | None = None,
+    label: Sequence[str] | str | None = None,
     domain: str | None = None,
     split: str | None = None,
     features: Sequence[str] | None = None,
     name: str = "data",
+    kind: TableKind | None = None,
 ) -> Dataset:
     """Convert a table or data set of another library, or an object with the same interface:
 
@@ -161,11 +168,14 @@ def convert(
 
     Args:
         examples: The examples; all are read into memory.
-        label: The column of labels (default: a column named label, target, class or y).
+        label: The column of labels, or several of tags or numbers (default: a column named label, target, class or y).
         domain: The column of domains, such as clients (default: a column named domain, client, site or user).
         split: The column of splits (default: a column named split or subset; without one there is no published split).
         features: The columns of the inputs (default: all others).
         name: The name of the data set.
+        kind: The kind of labels: "classes"; "ranks", in natural order; "numbers"; or "tags", columns of 0, 1 and -1 or
+            missing for unknown ones. None: one column holds classes, unless it has more than 20 different numbers of
+            which some are not whole; several hold tags if their values allow it, otherwise numbers. A note says which.
 
     Returns:
         The data set. Class names come from the library if available, otherwise from the labels, in natural order.
@@ -179,8 +189,9 @@ def convert(
         parts, role = dict(examples), "split"
     columns = _join([(f"{name}: {key}", key, _read_columns(name, part)) for key, part in parts.items()], role)
     split = split or role
-    roles, notes = _assign_columns(name, columns, {"labels": label, "domains": domain, "split": split}, features)
-    return _encode(name, columns, roles, _find_class_names(next(iter(parts.values())), roles.label), notes)
+    roles, notes = _assign_columns(name, columns, label, {"domains": domain, "split": split}, features)
+    class_names = _find_class_names(next(iter(parts.values())), roles.labels[0])
+    return _encode(name, columns, roles, class_names, notes, kind)
 
 
 def _read_columns(name: str, examples: Any) -> Columns:
@@ -212,16 +223,23 @@ def _find_class_names(examples: Any, label: str) -> Sequence[str] | None:
 
 
 def _assign_columns(
-    name: str, columns: Columns, given: Mapping[str, str | None], features: Sequence[str] | None
+    name: str,
+    columns: Columns,
+    label: Sequence[str] | str | None,
+    others: Mapping[str, str | None],
+    features: Sequence[str] | None,
 ) -> tuple[_Roles, list[str]]:
-    """Find the columns of "labels", "domains" and "split" that are not given, with a note."""
-    chosen, notes = find_roles(name, columns, given, features or [])
+    """Find the columns of labels, "domains" and "split" that are not given, with a note."""
+    labels = split_names(label)
+    given = {"labels": labels[0] if labels else None, **others}
+    chosen, notes = find_roles(name, columns, given, [*(features or []), *labels[1:]])
     if chosen["labels"] is None:
         raise InputError(f"{name}: no column is called label. Choose one, label='...': {', '.join(columns)}.")
-    features = list(features) if features else [key for key in columns if key not in chosen.values()]
+    labels = labels or [chosen["labels"]]
+    features = list(features) if features else [key for key in columns if key not in (*chosen.values(), *labels)]
     if not features:
         raise InputError(f"{name} has no columns for inputs: {', '.join(columns)}.")
-    return _Roles(chosen["labels"], chosen["domains"], chosen["split"], features), notes
+    return _Roles(labels, chosen["domains"], chosen["split"], features), notes
 
 
 def _read_column(name: str, columns: Columns, key: str | None, default: str = "") -> list[str]:
@@ -231,14 +249,19 @@ def _read_column(name: str, columns: Columns, key: str | None, default: str = ""
 
 
 def _encode(
-    name: str, columns: Columns, roles: _Roles, class_names: Sequence[str] | None, notes: Sequence[str]
+    name: str,
+    columns: Columns,
+    roles: _Roles,
+    class_names: Sequence[str] | None,
+    notes: Sequence[str],
+    kind: TableKind | None,
 ) -> Dataset:
     notes = list(notes)
     domains = _read_column(name, columns, roles.domain, "all")
     splits = _read_column(name, columns, roles.split, "train")
-    labels: Any = columns[roles.label]
+    labels: Any = columns[roles.labels[0]]
     if class_names is None and len(labels) and np.ndim(labels[0]) == 0:
-        labels, class_names = read_classes(name, roles.label, labels, notes)
+        labels, class_names, kind = read_targets(name, roles.labels, columns, kind, notes)
     else:
         labels = to_array(f"{name}: labels", [np.asarray(label) for label in labels])
     arrays = [key for key in roles.features if len(labels) and np.ndim(columns[key][0])]
@@ -261,4 +284,5 @@ def _encode(
         shown = [f"{key} ({num})" if num > 1 else key for key, num in zip(roles.features, widths, strict=True)]
         notes.append(f"features: {list_some(shown)}")
         inputs = np.concatenate(features, axis=1, dtype=np.float32)
-    return assemble_by_name(name, inputs, labels, splits=splits, domains=domains, class_names=class_names, notes=notes)
+    fields = {"domains": domains, "class_names": class_names, "notes": notes, "kind": kind}
+    return assemble_by_name(name, inputs, labels, splits=splits, **fields)

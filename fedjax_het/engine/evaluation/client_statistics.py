@@ -1,14 +1,17 @@
 """Statistics of metrics over clients."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from fedjax_het.engine.evaluation.evaluate import Evaluation, Metrics
-from fedjax_het.engine.evaluation.metrics import METRICS
+from fedjax_het.engine.evaluation.metrics import find_metric
 from fedjax_het.engine.evaluation.phase_metrics import flatten_phases
+from fedjax_het.labels import KINDS
 
-_STATISTICS = ("mean", "weighted", "std", "worst10", "min", "jain", "gini", "max", "worst")
+_STATISTICS = ("mean", "weighted", "std", "worst10", "min", "jain", "gini", "max", "worst", "pooled")
+MAIN_SCORES = (*(kind.score for kind in KINDS.values() if kind.score != "accuracy"), "accuracy")
+"""The names of main scores, each before those that are less informative for the same labels."""
 _BY_CLIENT = ("clients", "personal", "personal_test", "personal_valid", "newcomers", "valid")
 
 
@@ -60,13 +63,22 @@ def is_larger_better(figure: str) -> bool:
     score, _, statistic = figure.rpartition("/")[2].rpartition("_")
     if statistic not in _STATISTICS:
         score, statistic = figure.rpartition("/")[2], ""
-    is_score = score not in ("loss", "perplexity") and (score not in METRICS or METRICS[score].is_larger_better)
+    metric = find_metric(score)
+    is_score = score not in ("loss", "perplexity") and (metric is None or metric.is_larger_better)
     return is_score and statistic not in ("std", "gini")
+
+
+def main_score(figures: Iterable[str]) -> str:
+    """The main score of a run, by the names of its figures: "accuracy", or the score of its kind of labels, such as
+    "dice" for masks, whose accuracy depends on the size of the background; "accuracy" if there is none."""
+    names = {name.rpartition("/")[2].removesuffix("_mean") for name in figures}
+    return next((score for score in MAIN_SCORES if score in names), "accuracy")
 
 
 def _scores(metrics: Metrics) -> dict[str, np.ndarray]:
     """All metrics except the loss."""
-    scores = {"accuracy": metrics.accuracy} | (metrics.overlap or {}) | (metrics.requested or {})
+    accuracy = {} if metrics.accuracy is None else {"accuracy": metrics.accuracy}
+    scores = accuracy | (metrics.overlap or {}) | (metrics.requested or {})
     return {name: np.asarray(values, np.float64) for name, values in scores.items()}
 
 
@@ -140,7 +152,8 @@ def flatten_evaluation(evaluation: Evaluation) -> dict[str, np.ndarray]:
             numbers |= {f"{name}/{key}": value for key, value in scores.items()}
     for name, part in groups.items():
         if part is not None and np.any(np.asarray(part.num_examples) > 0):
-            numbers |= {f"{name}/{key}": value for key, value in summarize_clients(part).items()}
+            pooled = {f"{key}_pooled": values for key, values in (part.pooled or {}).items()}
+            numbers |= {f"{name}/{key}": value for key, value in (summarize_clients(part) | pooled).items()}
     domains = list(evaluation.unseen.values())
     over_domains = summarize_domains(domains) if len(domains) > 1 else {}
     numbers |= flatten_phases(evaluation.phases) if evaluation.phases else {}

@@ -1,7 +1,7 @@
 """Evaluation of the server's model on all held-out examples, and of personal models."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -27,13 +27,15 @@ _MIN_PADDING_SAVED = 4096  # padding slots; saving fewer is not worth the compil
 
 
 class Metrics(NamedTuple):
-    """Means over examples (positions of sequences), 0 if empty; C-index and requested metrics: NaN if undefined."""
+    """Means over examples (over positions of sequences and known tags), 0 if empty; C-index and metrics of predictions:
+    NaN if undefined."""
 
-    loss: HostArray
-    accuracy: HostArray
+    loss: HostArray  # the default one of the kind of labels, see `fedjax_het.labels`
+    accuracy: HostArray | None  # None for numbers
     num_examples: HostArray
     overlap: dict[str, HostArray] | None = None  # for masks: "dice", "iou", "dice_foreground", "iou_foreground"
     requested: dict[str, HostArray] | None = None  # by name, see `metrics.METRICS`
+    pooled: dict[str, HostArray] | None = None  # of the examples of all clients together, for labels without classes
     token_loss: HostArray | None = None  # for tokens: the loss, whose exponential is the perplexity
     num_defined: HostArray | None = None  # for survival times: the number of examples with defined C-index
     model: HostArray | None = None  # for personal models: the number of the server's model, if there are several
@@ -245,16 +247,19 @@ def collect_scores(
         versions: Sums of the personal models over the test examples of each version; None without such models.
     """
     phases, is_text = federation.phases, are_tokens(federation.examples.inputs)
+    names = scoring.score_names(federation.examples.labels)
     bounds, by_phase = np.cumsum([0] + [size for _, size in groups]), None
     sums = {name: totals[..., a:b, :] for (name, _), a, b in zip(groups, bounds, bounds[1:], strict=False)}
     if phases is not None:
         by_phase = measure_phases(phases, round, sums["clients"], versions)
         present = phases.rows[phases.number(max(round - 1, 0))]
         sums |= {name: sums[name][..., present, :] for name in BY_VERSION & sums.keys()}
-    parts = {name: _mean_scores(part, is_text) for name, part in sums.items()}
+    parts = {name: _mean_scores(names, part, is_text) for name, part in sums.items()}
     model = own[scoring.MODEL][..., 0].astype(int) if scoring.MODEL in own else None
     personal = {
-        name: _mean_scores(sums, is_text)._replace(model=model) for name, sums in own.items() if name != scoring.MODEL
+        name: _mean_scores(names, sums, is_text)._replace(model=model)
+        for name, sums in own.items()
+        if name != scoring.MODEL
     }
     single = {name: jax.tree.map(lambda x: x[..., 0], part) for name, part in parts.items()}
     return Evaluation(
@@ -270,12 +275,14 @@ def collect_scores(
     )
 
 
-def _mean_scores(totals: HostArray, is_text: bool) -> Metrics:
-    count, loss, correct, *others = (totals[..., i] for i in range(totals.shape[-1]))
-    num_defined = others.pop() if len(others) == 1 else None
-    mean = lambda total, num=count: total / (num + (num == 0))  # noqa: E731
-    overlap = dict(zip(OVERLAP_METRICS, map(mean, others), strict=True)) if others else None
-    accuracy = mean(correct) if num_defined is None else mean(correct, num_defined)
-    return Metrics(
-        mean(loss), accuracy, count, overlap, token_loss=mean(loss) if is_text else None, num_defined=num_defined
-    )
+def _mean_scores(names: Sequence[str], totals: HostArray, is_text: bool) -> Metrics:
+    sums = {name: totals[..., i] for i, name in enumerate(names)}
+    count, num_defined = sums["num_examples"], sums.get("num_defined")
+
+    def mean(total: HostArray, num: HostArray) -> HostArray:
+        return total / (num + (num == 0))
+
+    loss = mean(sums["loss"], count)
+    accuracy = mean(sums["accuracy"], count if num_defined is None else num_defined) if "accuracy" in sums else None
+    overlap = {name: mean(sums[name], count) for name in OVERLAP_METRICS if name in sums} or None
+    return Metrics(loss, accuracy, count, overlap, token_loss=loss if is_text else None, num_defined=num_defined)

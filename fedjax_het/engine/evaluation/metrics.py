@@ -1,29 +1,29 @@
 """Prediction metrics: metrics that depend jointly on all examples of a client or a held-out set.
 
-A run computes only the requested metrics. They are computed on the host, in float64, from the prediction for each
-example, so they do not depend on batches, layout or padding.
+They are computed on the host, in float64, from the prediction for each example, so they do not depend on batches,
+layout or padding. Runs with classes compute only the requested ones.
 """
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
+from types import MappingProxyType
 from typing import Literal, NamedTuple
 
 import numpy as np
-import scipy  # imports its subpackages lazily
-from jaxtyping import Float, Int
 
+from fedjax_het.data.units import Units
+from fedjax_het.engine.evaluation import target_metrics
+from fedjax_het.engine.evaluation.boundary_metrics import hausdorff, surface_distance
+from fedjax_het.engine.evaluation.class_metrics import auroc, balanced_accuracy, c_index, calibration_error, macro_f1
 from fedjax_het.engine.evaluation.scoring import HeldOut
+from fedjax_het.engine.evaluation.target_metrics import mean_over_outputs
 from fedjax_het.errors import InputError, nearest
-from fedjax_het.labels import are_of_sequences, are_times
+from fedjax_het.labels import KindName, find_kind
 from fedjax_het.types import HostArray, Rows
 
-_NUM_BINS = 15
-
-Logits = Float[np.ndarray, "examples classes"]
-Labels = Int[np.ndarray, " examples"]
-Masks = Int[np.ndarray, "examples *pixels"]
-
-
-Kind = Literal["classes", "masks", "times"]
+Measure = Callable[[np.ndarray, np.ndarray], float | np.ndarray]
+Unit = Literal["fraction", "number", "pixels", "ranks"]
 
 
 class PredictionMetric(NamedTuple):
@@ -31,184 +31,153 @@ class PredictionMetric(NamedTuple):
 
     Attributes:
         title: The name in tables.
-        measure: (logits [examples, classes], labels [examples]) or, for masks, (predicted classes, true classes, both
-            [examples, *pixels]) of at least one example -> the value, NaN where it is not defined.
-        kind: The kind of labels: "classes", "masks", or "times" (survival times).
+        measures: By kind of labels, (outputs [examples, output], labels [examples, ...]) or, for masks, (predicted
+            classes, true classes, both [examples, *pixels]) of at least one example -> the value, or an array of one
+            value per output; NaN where it is not defined.
         is_larger_better: Whether larger values are better.
-        is_fraction: Whether values are in 0..1; otherwise they are in pixels.
+        unit: The unit of the values; "fraction" for values in 0..1.
+        is_relative: Whether numbers are divided by the error of the naive forecast.
     """
 
     title: str
-    measure: Callable[[np.ndarray, np.ndarray], float]
-    kind: Kind = "classes"
+    measures: Mapping[KindName, Measure]
     is_larger_better: bool = True
-    is_fraction: bool = True
+    unit: Unit = "fraction"
+    is_relative: bool = False
 
 
-# ---- of classes ------------------------------------------------------------------------------------------------------
-def balanced_accuracy(logits: Logits, labels: Labels) -> float:
-    """Mean recall over the classes that have examples."""
-    is_correct = logits.argmax(axis=1) == labels
-    num, num_correct = np.bincount(labels), np.bincount(labels[is_correct], minlength=labels.max() + 1)
-    return float(np.mean(num_correct[num > 0] / num[num > 0]))
+def _of_errors(title: str, measure: target_metrics.ByOutput, *, is_relative: bool = False) -> PredictionMetric:
+    """A metric of numbers that decreases with the errors."""
+    return PredictionMetric(title, {"numbers": mean_over_outputs(measure)}, False, "number", is_relative)
 
 
-def macro_f1(logits: Logits, labels: Labels) -> float:
-    """Mean F1 over the classes that have examples or are predicted.
-
-    F1_c = 2 TP_c / (2 TP_c + FP_c + FN_c)
-    """
-    predicted, num_classes = logits.argmax(axis=1), logits.shape[1]
-    counts = [np.bincount(part, minlength=num_classes) for part in (predicted, labels, labels[predicted == labels])]
-    total = counts[0] + counts[1]
-    return float(np.mean(2 * counts[2][total > 0] / total[total > 0]))
-
-
-def auroc(logits: Logits, labels: Labels) -> float:
-    """Area under the ROC curve; for more than two classes, the mean over one-vs-rest areas.
-
-        AUROC_c = P(p_c(x) > p_c(x')) + P(p_c(x) = p_c(x')) / 2,   x of class c, x' of another one
-
-    It is computed exactly from the ranks of all examples. They are ranked by the log-odds log p_c - log (1 - p_c),
-    which have the same order as p_c but distinguish values that round to the same probability. The mean is over the
-    classes that some but not all examples have; NaN if there is no such class.
-    """
-    num, num_classes = logits.shape
-    is_class = labels[:, None] == np.arange(num_classes)
-    positive = is_class.sum(axis=0)
-    is_defined = (positive > 0) & (positive < num)
-    if not is_defined.any():
-        return float("nan")
-    before = np.logaddexp.accumulate(logits, axis=1)
-    after = np.logaddexp.accumulate(logits[:, ::-1], axis=1)[:, ::-1]
-    edge = np.full((num, 1), -np.inf)
-    others = np.logaddexp(np.hstack([edge, before[:, :-1]]), np.hstack([after[:, 1:], edge]))
-    ranks = scipy.stats.rankdata((logits - others)[:, is_defined], axis=0)
-    positive, is_class = positive[is_defined], is_class[:, is_defined]
-    wins = np.sum(ranks * is_class, axis=0) - positive * (positive + 1) / 2
-    return float(np.mean(wins / (positive * (num - positive))))
-
-
-def calibration_error(logits: Logits, labels: Labels) -> float:
-    """Expected calibration error: mean gap between accuracy and confidence, in 15 bins of equal width.
-
-        ECE = sum_b n_b / n |accuracy_b - confidence_b|,   b: examples whose largest probability is in (b/15, (b+1)/15]
-
-    References:
-        Guo et al., On Calibration of Modern Neural Networks, ICML 2017.
-    """
-    confidence = scipy.special.softmax(logits, axis=1).max(axis=1)
-    is_correct = logits.argmax(axis=1) == labels
-    bins = np.searchsorted(np.linspace(0, 1, _NUM_BINS + 1)[1:-1], confidence)
-    gaps = np.bincount(bins, weights=is_correct - confidence, minlength=_NUM_BINS)
-    return float(np.abs(gaps).sum() / len(labels))
-
-
-# ---- of survival times -----------------------------------------------------------------------------------------------
-def c_index(logits: Logits, times: Float[np.ndarray, " examples"]) -> float:
-    """Harrell's C-index: the fraction of comparable pairs that the risks order correctly, see `labels.concordance`.
-
-    Unlike the accuracy that every evaluation reports, it always compares all examples.
-    """
-    risk, time, has_event = logits[:, 1] - logits[:, 0], np.abs(times), times > 0
-    num_pairs, wins = 0, 0.0
-    for i in np.flatnonzero(has_event):
-        is_pair = (time > time[i]) | ((time == time[i]) & ~has_event)
-        num_pairs += int(is_pair.sum())
-        wins += float(np.sum((risk[i] > risk[is_pair]) + 0.5 * (risk[i] == risk[is_pair])))
-    return wins / num_pairs if num_pairs else float("nan")
-
-
-# ---- of masks --------------------------------------------------------------------------------------------------------
-def hausdorff(predicted: Masks, truth: Masks) -> float:
-    """Hausdorff distance in pixels: as `surface_distance`, with the maximum over the boundary pixels of a class."""
-    return _mean_over_images(predicted, truth, lambda distances: distances.max())
-
-
-def surface_distance(predicted: Masks, truth: Masks) -> float:
-    """Average symmetric surface distance in pixels: from each boundary pixel of one mask to the nearest of the other.
-
-    The boundary of a class consists of its pixels next to another class or at the image border. The mean is over the
-    pixels of both boundaries, then over the true or predicted classes of the image except 0, the background, then over
-    images; images without such classes are skipped. If a class is only true or only predicted, its distance is the
-    image diagonal. NaN if all images are skipped.
-    """
-    return _mean_over_images(predicted, truth, lambda distances: distances.mean())
-
-
-def _mean_over_images(predicted: Masks, truth: Masks, summarize: Callable[[np.ndarray], float]) -> float:
-    values = []
-    for prediction, true_mask in zip(predicted, truth, strict=True):
-        classes = np.setdiff1d(np.union1d(prediction, true_mask), [0])
-        if len(classes):
-            values.append(np.mean([summarize(_boundary_distances(prediction == c, true_mask == c)) for c in classes]))
-    return float(np.mean(values)) if values else float("nan")
-
-
-def _boundary_distances(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """The distances from the boundary pixels of each mask to the other's boundary."""
-    if not (first.any() and second.any()):
-        return np.array([np.linalg.norm(np.array(first.shape) - 1)])
-    boundaries = [mask & ~scipy.ndimage.binary_erosion(mask) for mask in (first, second)]
-    to_first, to_second = (np.asarray(scipy.ndimage.distance_transform_edt(~boundary)) for boundary in boundaries)
-    return np.concatenate([to_second[boundaries[0]], to_first[boundaries[1]]])
-
-
-METRICS: dict[str, PredictionMetric] = {
-    "balanced_accuracy": PredictionMetric("balanced accuracy", balanced_accuracy),
-    "macro_f1": PredictionMetric("macro F1", macro_f1),
-    "auroc": PredictionMetric("AUROC", auroc),
-    "calibration_error": PredictionMetric("expected calibration error", calibration_error, is_larger_better=False),
-    "hausdorff": PredictionMetric(
-        "Hausdorff distance", hausdorff, kind="masks", is_larger_better=False, is_fraction=False
+_BY_OUTPUT: dict[str, tuple[str, KindName, target_metrics.ByOutput]] = {
+    "r2": ("r2", "numbers", target_metrics.r2_by_output),
+    "rmse": ("rmse", "numbers", target_metrics.rmse_by_output),
+    "mse": ("mse", "numbers", target_metrics.mse_by_output),
+    "mae": ("mae", "numbers", target_metrics.mae_by_output),
+    "average_precision": ("mean_average_precision", "tags", target_metrics.average_precision_by_output),
+    "auroc": ("auroc", "tags", target_metrics.auroc_by_output),
+    "f1": ("macro_f1", "tags", target_metrics.f1_by_output),
+}
+"""Metrics with one value per target or tag: the metric that is their mean, the kind of labels, and the function."""
+_ENDING = "_by_output"
+_MEANS: dict[str, PredictionMetric] = {
+    "balanced_accuracy": PredictionMetric("balanced accuracy", {"classes": balanced_accuracy}),
+    "macro_f1": PredictionMetric(
+        "macro F1", {"classes": macro_f1, "tags": mean_over_outputs(target_metrics.f1_by_output)}
     ),
-    "c_index": PredictionMetric("C-index", c_index, kind="times"),
-    "surface_distance": PredictionMetric(
-        "average surface distance", surface_distance, kind="masks", is_larger_better=False, is_fraction=False
+    "auroc": PredictionMetric("AUROC", {"classes": auroc, "tags": mean_over_outputs(target_metrics.auroc_by_output)}),
+    "calibration_error": PredictionMetric("expected calibration error", {"classes": calibration_error}, False),
+    "hausdorff": PredictionMetric("Hausdorff distance", {"masks": hausdorff}, False, "pixels"),
+    "c_index": PredictionMetric("C-index", {"times": c_index}),
+    "surface_distance": PredictionMetric("average surface distance", {"masks": surface_distance}, False, "pixels"),
+    "r2": PredictionMetric("R²", {"numbers": mean_over_outputs(target_metrics.r2_by_output)}, unit="number"),
+    "rmse": _of_errors("root mean squared error", target_metrics.rmse_by_output),
+    "mse": _of_errors("mean squared error", target_metrics.mse_by_output),
+    "mae": _of_errors("mean absolute error", target_metrics.mae_by_output),
+    "smape": _of_errors("symmetric mean absolute percentage error", target_metrics.smape_by_output),
+    "mase": _of_errors("mean absolute scaled error", target_metrics.mae_by_output, is_relative=True),
+    "mean_average_precision": PredictionMetric(
+        "mean average precision", {"tags": mean_over_outputs(target_metrics.average_precision_by_output)}
     ),
+    "micro_average_precision": PredictionMetric(
+        "micro average precision", {"tags": target_metrics.micro_average_precision}
+    ),
+    "micro_f1": PredictionMetric("micro F1", {"tags": target_metrics.micro_f1}),
+    "sample_f1": PredictionMetric("F1 per example", {"tags": target_metrics.sample_f1}),
+    "exact_match": PredictionMetric("exact matches", {"tags": target_metrics.exact_match}),
+    "hamming_loss": PredictionMetric("Hamming loss", {"tags": target_metrics.hamming_loss}, False),
+    "quadratic_kappa": PredictionMetric("quadratic kappa", {"ranks": target_metrics.quadratic_kappa}, unit="number"),
+    "rank_mae": PredictionMetric("mean absolute error", {"ranks": target_metrics.rank_mae}, False, "ranks"),
+}
+METRICS = _MEANS | {
+    f"{name}{_ENDING}": _MEANS[mean]._replace(
+        title=f"{_MEANS[mean].title} of each {kind.removesuffix('s')}", measures={kind: measure}
+    )
+    for name, (mean, kind, measure) in _BY_OUTPUT.items()
 }
 """The metrics that can be requested, besides loss, accuracy, and mask overlaps."""
 
 
-def check_metrics(names: Sequence[str], labels: HostArray) -> tuple[str, ...]:
-    """Return the names without duplicates.
+def find_metric(figure: str) -> PredictionMetric | None:
+    """The metric of a figure without its group and statistic, "mse" or "mse[target]"; None if it is none of METRICS."""
+    name, bracket, _ = figure.partition("[")
+    return METRICS.get(f"{name}{_ENDING}" if bracket else name)
+
+
+def check_metrics(names: Sequence[str], labels: HostArray, units: Units | None = None) -> tuple[str, ...]:
+    """The metrics that evaluations compute: by default those of the kind of labels, otherwise its main score and these.
 
     Args:
         names: Metric names.
         labels: The labels of the data set.
+        units: Their units, if they are numbers in standardised form.
 
     Raises:
         InputError: A name is unknown, or a metric does not support the labels.
     """
-    kind = "sequences" if are_of_sequences(labels) else "classes" if labels.ndim == 1 else "masks"
-    kind = "times" if are_times(labels) else kind
+    kind = find_kind(labels)
     for name in names:
         if name not in METRICS:
             raise InputError(f"metrics: there is no metric '{name}'. {nearest(name, METRICS)}")
-        if METRICS[name].kind != kind:
-            fitting = ", ".join(fitting_name for fitting_name, metric in METRICS.items() if metric.kind == kind)
+        if kind.name not in METRICS[name].measures:
+            fitting = ", ".join(other for other, metric in METRICS.items() if kind.name in metric.measures)
             raise InputError(
-                f"metrics: the labels are {kind}, and '{name}' is a metric of {METRICS[name].kind}. "
+                f"metrics: the labels are {kind.name}, and '{name}' is a metric of "
+                f"{' and '.join(METRICS[name].measures)}. "
                 + (f"Choose among {fitting}." if fitting else "Leave it out.")
             )
-    return tuple(dict.fromkeys(names))
+        if METRICS[name].is_relative and (units is None or units.naive is None):
+            raise InputError(
+                f"metrics: '{name}' needs the errors of the naive forecast of a time series. Leave it out, or read the "
+                "data with the source 'series'."
+            )
+    scores = [kind.score] if kind.score in METRICS else []
+    return tuple(dict.fromkeys([*scores, *names] if names else kind.metrics))
 
 
 # ---- of many clients and held-out sets -------------------------------------------------------------------------------
+class Measurement(NamedTuple):
+    """The metrics of a group of clients or of a held-out set: {metric: [runs, clients]}, and of all clients together:
+    {metric: [runs]}, {} for classes."""
+
+    values: dict[str, np.ndarray]
+    pooled: dict[str, np.ndarray]
+
+
+class Truth(NamedTuple):
+    """The labels of all examples of a federation, with the names of the outputs and the units of numbers."""
+
+    labels: HostArray
+    names: Sequence[str] = ()
+    units: Units | None = None
+
+
+_Part = tuple[np.ndarray, np.ndarray]
+"""(predictions [runs, examples, ...], positions of the examples)."""
+
+
 def measure_segments(
-    names: Sequence[str], labels: HostArray, held: HeldOut, num_segments: int, predictions: Sequence[HostArray]
-) -> dict[str, np.ndarray]:
-    """Evaluate a model on every segment: all examples of a client, or a held-out set.
+    names: Sequence[str],
+    truth: Truth,
+    held: HeldOut,
+    groups: Sequence[tuple[str, int]],
+    predictions: Sequence[HostArray],
+    rows: Mapping[str, np.ndarray] = MappingProxyType({}),
+) -> dict[str, Measurement]:
+    """Evaluate a model on every group of segments: all clients, or a held-out set.
 
     Args:
         names: Metric names.
-        labels: The labels of all examples of the federation.
+        truth: The labels.
         held: The batches of held-out examples.
-        num_segments: The number of segments.
+        groups: The groups of segments in order, with their numbers of segments.
         predictions: For each entry of `held`, [runs, steps, batches, size, ...], see `scoring.add_batches`.
+        rows: The segments of a group to measure, in this order; others are measured completely.
 
     Returns:
-        {name: [runs, segments]}, NaN for segments without examples.
+        {group: its metrics}, NaN for segments without examples.
     """
     positions, segments, predicted = [], [], []
     for batches, values in zip(held, predictions, strict=True):
@@ -217,39 +186,73 @@ def measure_segments(
         segments.append(np.broadcast_to(np.asarray(batches.segment)[..., None], is_example.shape)[is_example])
         predicted.append(np.asarray(values)[:, is_example])
     order = np.argsort(np.concatenate(segments), kind="stable")
-    counts = np.bincount(np.concatenate(segments), minlength=num_segments)[:num_segments]
-    bounds = np.cumsum(counts)[:-1]
-    parts = np.split(order, bounds) if num_segments else []
-    used_labels = np.asarray(labels[np.concatenate(positions)])
-    all_predictions = np.concatenate(predicted, axis=1)
-    return _measure_parts(names, [(all_predictions[:, part], used_labels[part]) for part in parts])
+    bounds = np.cumsum([0] + [size for _, size in groups])
+    counts = np.bincount(np.concatenate(segments), minlength=bounds[-1])[: bounds[-1]]
+    parts = np.split(order, np.cumsum(counts)[:-1])
+    all_predictions, all_positions = np.concatenate(predicted, axis=1), np.concatenate(positions)
+    tables = [(all_predictions[:, part], all_positions[part]) for part in parts]
+    members = {name: np.arange(first, end) for (name, _), (first, end) in zip(groups, pairwise(bounds), strict=True)}
+    members |= {name: members[name][chosen] for name, chosen in rows.items() if name in members}
+    return {name: _measure_parts(names, truth, [tables[i] for i in own]) for name, own in members.items()}
 
 
-def measure_rows(names: Sequence[str], labels: HostArray, rows: Rows, predictions: HostArray) -> dict[str, np.ndarray]:
+def measure_rows(names: Sequence[str], truth: Truth, rows: Rows, predictions: HostArray) -> Measurement:
     """Evaluate each personal model on its rows.
 
     Args:
         names: Metric names.
-        labels: The labels of all examples of the federation.
+        truth: The labels.
         rows: One row per client, or a single row for all.
         predictions: [runs, clients, capacity, ...], see `scoring.score_own_models`.
 
     Returns:
-        {name: [runs, clients]}, NaN for clients without examples.
+        The metrics, NaN for clients without examples.
     """
     parts = []
     for client in range(predictions.shape[1]):
         index, count = rows.index[client % len(rows.count)], int(rows.count[client % len(rows.count)])
-        parts.append((np.asarray(predictions)[:, client, :count], np.asarray(labels[index[:count]])))
-    return _measure_parts(names, parts)
+        parts.append((np.asarray(predictions)[:, client, :count], np.asarray(index)[:count]))
+    return _measure_parts(names, truth, parts)
 
 
-def _measure_parts(names: Sequence[str], parts: Sequence[tuple[np.ndarray, np.ndarray]]) -> dict[str, np.ndarray]:
-    """Measure (predictions [runs, examples, ...], labels [examples, ...]) of each part: {name: [runs, parts]}."""
-    values = {name: [] for name in names}
-    for predictions, labels in parts:
-        for name in names:
-            measure = METRICS[name].measure
-            run_predictions = predictions if METRICS[name].kind == "masks" else predictions.astype(np.float64)
-            values[name].append([measure(output, labels) if len(labels) else np.nan for output in run_predictions])
-    return {name: np.array(metric_values, np.float64).T for name, metric_values in values.items()}
+def _measure_parts(names: Sequence[str], truth: Truth, parts: Sequence[_Part]) -> Measurement:
+    measured = [_measure(names, truth, *part) for part in parts]
+    values = {name: np.stack([part[name] for part in measured], axis=1) for name in measured[0]} if measured else {}
+    if find_kind(truth.labels).has_classes or len(parts) < 2:
+        return Measurement(values, {})
+    predictions, positions = zip(*parts, strict=True)
+    whole = np.concatenate(predictions, axis=1), np.concatenate(positions)
+    return Measurement(values, _measure(names, truth, *whole))
+
+
+def _measure(
+    names: Sequence[str], truth: Truth, predictions: np.ndarray, positions: np.ndarray
+) -> dict[str, np.ndarray]:
+    """{figure: [runs]} of examples; metrics by output have a figure for each, "mse[target]"."""
+    labels, units = np.asarray(truth.labels[positions]), truth.units
+    kind = find_kind(labels).name
+    predictions = predictions if kind == "masks" else predictions.astype(np.float64)
+    if units is not None:
+        predictions, labels = (units.restore(values, positions) for values in (predictions, labels))
+    outputs = [re.sub(r"[^\w.-]+", "_", name) for name in truth.names]
+    figures = {}
+    for name in names:
+        metric, own_labels, own_predictions = METRICS[name], labels, predictions
+        if metric.is_relative and units is not None:
+            own_labels, own_predictions = _relate(units, positions, labels, predictions)
+        is_by_output, measure = name.endswith(_ENDING), metric.measures[kind]
+        undefined = np.full(len(outputs), np.nan) if is_by_output else np.nan
+        values = np.array([measure(p, own_labels) if len(own_labels) else undefined for p in own_predictions])
+        own_names = [f"{name.removesuffix(_ENDING)}[{output}]" for output in outputs] if is_by_output else [name]
+        figures |= dict(zip(own_names, values.reshape(len(values), -1).T, strict=True))
+    return figures
+
+
+def _relate(
+    units: Units, positions: np.ndarray, labels: np.ndarray, predictions: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Numbers divided by the error of the naive forecast of their series, without series where it has none."""
+    assert units.naive is not None
+    errors = units.naive[units.group[positions % len(units.group)]]
+    is_used = errors > 0
+    return labels[is_used] / errors[is_used, None], predictions[:, is_used] / errors[is_used, None]

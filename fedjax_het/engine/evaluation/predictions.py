@@ -17,10 +17,10 @@ from fedjax_het.engine.evaluation.evaluate import (
     held_out_batches,
     personal_rows,
 )
-from fedjax_het.engine.evaluation.metrics import measure_rows, measure_segments
+from fedjax_het.engine.evaluation.metrics import Truth, measure_rows, measure_segments
 from fedjax_het.engine.evaluation.phase_metrics import PhaseMetrics
 from fedjax_het.errors import InputError
-from fedjax_het.labels import PADDING, are_times
+from fedjax_het.labels import PADDING, find_kind
 from fedjax_het.types import Examples, HostArray
 
 
@@ -36,11 +36,11 @@ def confusion_matrix(labels: np.ndarray, predicted: np.ndarray, num_classes: int
         Counts, int64; rows are true classes, columns predicted classes.
 
     Raises:
-        InputError: The labels are survival times.
+        InputError: The labels are no classes.
     """
     labels, predicted = np.asarray(labels), np.asarray(predicted)
-    if are_times(labels):
-        raise InputError("confusion matrix: the labels are survival times, not classes.")
+    if not (kind := find_kind(labels)).has_classes and kind.name != "ranks":
+        raise InputError(f"confusion matrix: the labels are {kind.title}, not classes.")
     is_counted = labels != PADDING
     cells = labels[is_counted].astype(np.int64) * num_classes + predicted[is_counted]
     return np.bincount(cells, minlength=num_classes**2).reshape(num_classes, num_classes)
@@ -71,24 +71,19 @@ def add_metrics(
         evaluation = evaluation._replace(personal=_compare_groups(evaluation.personal, federation.client_domains))
     if predictions is None:
         return evaluation
-    labels, (held, groups) = _all_labels(federation.examples), held_out_batches(federation, BATCH)
-    tables, phases, rows = personal_rows(federation.in_round(round), personal_on_test), federation.phases, slice(None)
-    if phases is not None:
-        rows = phases.rows[phases.number(round)]
-    values = measure_segments(names, labels, held, sum(size for _, size in groups), predictions.held)
-    bounds = np.cumsum([0] + [size for _, size in groups])
-    segments = {name: slice(a, b) for (name, _), a, b in zip(groups, bounds, bounds[1:], strict=False)}
-    by_group = {name: {m: x[:, own] for m, x in values.items()} for name, own in segments.items()}
-    parts = {
-        name: {m: x[:, rows] for m, x in own.items()} if name in BY_VERSION else own for name, own in by_group.items()
-    }
-    parts |= {name: measure_rows(names, labels, tables[name], outputs) for name, outputs in predictions.own.items()}
+    (held, groups), phases = held_out_batches(federation, BATCH), federation.phases
+    tables = personal_rows(federation.in_round(round), personal_on_test)
+    rows = {} if phases is None else dict.fromkeys(BY_VERSION, phases.rows[phases.number(round)])
+    truth = Truth(_all_labels(federation.examples), federation.class_names, federation.units)
+    parts = measure_segments(names, truth, held, groups, predictions.held, rows)
+    own = {name: outputs for name, outputs in predictions.own.items() if outputs is not None}  # not for `scoring.MODEL`
+    parts |= {name: measure_rows(names, truth, tables[name], outputs) for name, outputs in own.items()}
 
     def complete(name: str, metrics: Metrics) -> Metrics:
-        is_single = np.ndim(metrics.loss) == 1
-        return metrics._replace(
-            requested={metric: values[:, 0] if is_single else values for metric, values in parts[name].items()}
-        )
+        is_single, (values, pooled) = np.ndim(metrics.loss) == 1, parts[name]
+        requested: dict[str, HostArray] = {m: own[:, 0] if is_single else own for m, own in values.items()}
+        has_pooled = bool(pooled) and name != "personal_test"
+        return metrics._replace(requested=requested, pooled=dict(pooled) if has_pooled else None)
 
     unseen = {name: complete(f"unseen/{name}", metrics) for name, metrics in evaluation.unseen.items()}
     scored = {name: part for name, part in evaluation._asdict().items() if isinstance(part, Metrics)}
@@ -105,7 +100,7 @@ def _all_labels(examples: Examples) -> HostArray:
 
 
 def _mark_undefined(metrics: Metrics | PhaseMetrics) -> Metrics | PhaseMetrics:
-    if isinstance(metrics, PhaseMetrics) or metrics.num_defined is None:
+    if isinstance(metrics, PhaseMetrics) or metrics.num_defined is None or metrics.accuracy is None:
         return metrics
     is_undefined = (metrics.num_examples > 0) & (metrics.num_defined == 0)
     return metrics._replace(accuracy=np.where(is_undefined, np.nan, metrics.accuracy))

@@ -5,7 +5,7 @@ states are on the device or streamed.
 """
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,16 +18,9 @@ from fedjax_het.engine.evaluation.segmentation_metrics import OVERLAP_METRICS, o
 from fedjax_het.engine.parallel.layout import Layout
 from fedjax_het.engine.round import server_step
 from fedjax_het.engine.round.client_step import Cohort, CohortMember, Common, cohort_members, make_personal_model
-from fedjax_het.labels import (
-    are_of_sequences,
-    are_times,
-    concordance,
-    cox_losses,
-    cross_entropies,
-    is_counted,
-    mean_per_example,
-)
+from fedjax_het.labels import batch_losses, find_kind, is_counted, mean_per_example
 from fedjax_het.problem import Problem
+from fedjax_het.survival import concordance
 from fedjax_het.types import (
     Array,
     Broadcast,
@@ -65,11 +58,11 @@ HeldOut = tuple[Batches, ...]
 def score_names(labels: HostArray) -> tuple[str, ...]:
     """The names of the sums over examples: their number, and the scores whose means are reported.
 
-    For sequences, every position except padding counts as an example. For survival times, "num_defined" counts the
-    examples in batches with a comparable pair.
+    For sequences, every position except padding counts as an example, and every known tag. Numbers have no accuracy.
+    For survival times, "num_defined" counts the examples in batches with a comparable pair.
     """
-    others = ("num_defined",) if are_times(labels) else OVERLAP_METRICS if labels.ndim > 2 else ()
-    return ("num_examples", "loss", "accuracy", *others)
+    others = {"times": ("accuracy", "num_defined"), "masks": ("accuracy", *OVERLAP_METRICS), "numbers": ()}
+    return ("num_examples", "loss", *others.get(find_kind(labels).name, ("accuracy",)))
 
 
 def add_batches(
@@ -216,11 +209,12 @@ def _score_batch(
 ) -> tuple[Array, Array | None]:
     """Sum the scores of the examples of a batch, [scores]; loss and accuracy of a mask are means over its pixels.
 
-    The second result is None or the predictions for all examples, including padding: float32 logits [batch, classes],
-    or, for masks, the class of each pixel, [batch, *pixels], in the smallest integer type for all classes.
+    The second result is None or the predictions for all examples, including padding: float32 outputs [batch, ...], or,
+    for masks, the class of each pixel, [batch, *pixels], in the smallest integer type for all classes.
 
-    For survival times, accuracy is the C-index of the batch, and the loss uses risk sets within the batch: both are
-    exact for a client or held-out set if all of its examples fit in a batch.
+    The loss is the default one of the kind of labels, see `fedjax_het.labels`; accuracy is the share of labels that are
+    predicted correctly. For survival times, accuracy is the C-index of the batch, and the loss uses risk sets within
+    the batch: both are exact for a client or held-out set if all of its examples fit in a batch.
     """
     inputs, labels = examples.read(index)
     inputs = problem.prepare(inputs)
@@ -236,23 +230,24 @@ def _score_batch(
         logits = sum(others, start=first)
     else:
         logits = compute_logits(variables)
-    predicted = jnp.argmax(logits, -1)
-    if are_times(labels):
-        losses = cox_losses(logits, labels, is_example)
-        others = [jnp.full_like(losses, number) for number in concordance(logits, labels, is_example)]
-    else:
-        losses = cross_entropies(logits, labels)
+    kind, losses = find_kind(labels), batch_losses(logits, labels, is_example)
+    predicted: Any = None if kind.decide is None else kind.decide(logits)
+    others = []
+    if predicted is not None:
         others = [(predicted == labels).astype(losses.dtype)]
+    elif kind.name == "times":
+        others = [jnp.full_like(losses, number) for number in concordance(logits, labels, is_example)]
     values = (jnp.ones_like(losses), losses, *others)
-    if are_of_sequences(labels):
+    if kind.is_partial:
         scores = [jnp.sum(jnp.where(is_counted(labels), x, 0), axis=1) for x in values]
     else:
         scores = [mean_per_example(x, labels) for x in values]
-    if labels.ndim > 2:
+    if kind.name == "masks":
         overlaps = overlap_metrics(predicted, labels, logits.shape[-1])
         scores += [overlaps[name] for name in OVERLAP_METRICS]
     sums = jnp.sum(jnp.where(is_example[:, None], jnp.stack(scores, axis=-1).astype(float), 0), axis=0)
     if not with_predictions:
         return sums, None
-    is_mask = labels.ndim > 2
-    return sums, predicted.astype(np.min_scalar_type(logits.shape[-1])) if is_mask else logits.astype(jnp.float32)
+    if kind.name == "masks":
+        return sums, predicted.astype(np.min_scalar_type(logits.shape[-1]))
+    return sums, logits.astype(jnp.float32)

@@ -7,7 +7,6 @@ from types import MappingProxyType
 from typing import NamedTuple, NoReturn
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
 
@@ -17,6 +16,7 @@ from fedjax_het._internal.machine_memory import describe_bytes
 from fedjax_het.algorithm import Algorithm
 from fedjax_het.data.federation import Federation
 from fedjax_het.data.preparation import has_means_of_both_signs
+from fedjax_het.engine.execution.outputs import check_kind, check_outputs
 from fedjax_het.engine.execution.run_spec import RunSpec
 from fedjax_het.engine.parallel.layout import Layout
 from fedjax_het.engine.parallel.runs import without_dtype_warnings
@@ -26,7 +26,7 @@ from fedjax_het.engine.round.records import RoundMessages, RoundMetrics
 from fedjax_het.engine.round.uplink import hides_examples
 from fedjax_het.errors import InputError, nearest
 from fedjax_het.problem import Problem
-from fedjax_het.types import Array, ClientData, Context, PyTree, State, Variables
+from fedjax_het.types import Array, ClientData, PyTree, State, Variables
 from fedjax_het.validation import LARGEST_COUNT, check_clients
 
 
@@ -68,7 +68,8 @@ def trace_round(spec: RunSpec, layout: Layout) -> TracedRound:
 
     Raises:
         InputError: A published quantity is not reported by clients; a part reads a quantity that no slot provides; a
-            round changes the shape of a state; public examples are missing, or no slot reads them; batches of one
+            round changes the shape of a state; public examples are missing, or no slot reads them; the outputs of the
+            model or the algorithm do not fit the kind of labels; batches of one
             example with batch normalization; amplitude normalization of images with means of both signs; moments of
             clients' examples with differential privacy; no client has training examples; a hyperparameter cannot be
             swept; an option refers to a client outside the federation.
@@ -87,6 +88,7 @@ def trace_round(spec: RunSpec, layout: Layout) -> TracedRound:
         for stage in algorithm.uplink:
             stage.check_run(spec.participation.min_separation, spec.rounds)
     _check_public(spec.algorithm, federation)
+    check_kind(spec.algorithm, round.problem, federation)
     _check_moments(spec.algorithm, federation)
     _check_batch_norm(spec.algorithm, round.problem, federation)
     before = jax.eval_shape(round.init, make_key(0), federation.data)
@@ -100,7 +102,7 @@ def trace_round(spec: RunSpec, layout: Layout) -> TracedRound:
     try:
         train, initial, shapes = _trace(spec, layout, round)
     except (ValueError, TypeError) as error:
-        _check_outputs(round.problem, federation)  # traces the model, and explains most of these errors
+        check_outputs(round.problem, federation)  # traces the model, and explains most of these errors
         if not spec.sweep.values:
             raise
         _check_sweep(spec, layout, error)
@@ -211,6 +213,12 @@ def _check_moments(algorithm: Algorithm, federation: Federation) -> None:
             "standardise: the moments of all clients' examples would be published without noise, which no guarantee "
             "covers. Set known constants, standardise=[(mean, deviation), ...] per channel, or standardise=False."
         )
+    allowed = ("constant",) if algorithm.record_privacy is not None else ("constant", "client")
+    if is_private and federation.units is not None and federation.units.origin not in allowed:
+        raise InputError(
+            "standardise_targets: the moments of examples would be used without noise, which no guarantee covers. Set "
+            "'none' (for time series scale='none')" + (", or 'client'." if len(allowed) > 1 else ".")
+        )
 
 
 def _check_record_privacy(algorithm: Algorithm, federation: Federation) -> None:
@@ -257,28 +265,6 @@ def _check_amplitude(shared: Variables, federation: Federation) -> None:
         raise InputError(
             f"standardise: {reason}. Amplitude replacement keeps phases and cannot make these means equal. "
             f"{fix}, or use an algorithm that does not change amplitudes, such as harmofl with band=None."
-        )
-
-
-def _check_outputs(problem: Problem, federation: Federation) -> None:
-    """Raise InputError unless model outputs and labels are both for classes, or both for masks."""
-    model, key = problem.model, make_key(0)
-
-    def logits(inputs: Array) -> Array:
-        inputs = federation.prepare(inputs[:1])
-        variables = model.init(key, inputs)
-        context = Context(jnp.ones(1), jnp.zeros((), jnp.int32), key, False)
-        return model.classify(variables["params"], model.encode(variables, inputs, context)[0][0])
-
-    outputs, labels = jax.eval_shape(logits, federation.examples.inputs), federation.examples.labels
-    if outputs.ndim != labels.ndim + 1:
-        kind_of_labels, kind = {
-            1: ("one class for each example", "a model for classification; of sequences, one with outputs='last'"),
-            2: ("a class for each position of a sequence", "a model of sequences with outputs='every', such as lstm"),
-        }.get(labels.ndim, ("masks, a class for each pixel", "a model for segmentation, such as unet"))
-        raise InputError(
-            f"config.model: {federation.name} has {kind_of_labels}, but the model's outputs are {outputs.shape[1:]} "
-            f"per example. Use {kind}."
         )
 
 

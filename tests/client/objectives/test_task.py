@@ -15,9 +15,9 @@ def test_the_task_loss_replaces_cross_entropy_and_keeps_the_other_terms():
     assert names(with_task_loss((margin(0.1), cross_entropy()), "joint")) == ["margin", "cross_entropy", "dice"]
 
 
-def test_cross_entropy_keeps_the_same_objective():
+def test_the_loss_of_the_kind_of_labels_keeps_the_same_objective():
     objective = (cross_entropy(), focal())
-    assert with_task_loss(objective, "cross_entropy") is objective
+    assert with_task_loss(objective, "auto") is objective
 
 
 def test_an_algorithm_with_its_own_loss_refuses_another():

@@ -28,11 +28,11 @@ from fedjax_het.engine.evaluation.evaluate import BATCH
 from fedjax_het.engine.evaluation.personal_means import mean_personal_variables
 from fedjax_het.engine.evaluation.scoring import Batches
 from fedjax_het.errors import InputError
-from fedjax_het.labels import concordance
+from fedjax_het.survival import concordance
 from fedjax_het.types import Context, Rows
 
-CLASS_METRICS = tuple(name for name, metric in METRICS.items() if metric.kind == "classes")
-MASK_METRICS = tuple(name for name, metric in METRICS.items() if metric.kind == "masks")
+CLASS_METRICS = tuple(name for name, metric in METRICS.items() if "classes" in metric.measures)
+MASK_METRICS = tuple(name for name, metric in METRICS.items() if "masks" in metric.measures)
 
 
 def draw(seed, num, num_classes, num_present=None, scale=2.0):
@@ -219,9 +219,10 @@ def test_predictions_in_batches_of_several_sizes_are_sorted_into_segments():
     predicted = np.random.default_rng(1).integers(0, 3, (2, 40, 5, 5))
     first = Batches(np.arange(24).reshape(2, 2, 6), np.array([[6, 3], [5, 0]]), np.array([[1, 0], [1, 3]]))
     second = Batches(np.arange(24, 32).reshape(4, 1, 2), np.array([[2], [1], [2], [2]]), np.array([[2], [0], [1], [1]]))
-    values = metrics.measure_segments(
-        ["hausdorff"], labels, (first, second), 3, [predicted[:, batches.index] for batches in (first, second)]
-    )["hausdorff"]
+    outputs = [predicted[:, batches.index] for batches in (first, second)]
+    truth, groups = metrics.Truth(labels), [("clients", 2), ("test", 1)]
+    measured = metrics.measure_segments(["hausdorff"], truth, (first, second), groups, outputs)
+    values = np.concatenate([measured[name].values["hausdorff"] for name, _ in groups], axis=1)
     members = ([6, 7, 8, 26], [*range(6), *range(12, 17), 28, 29, 30, 31], [24, 25])
     expected = [[metrics.hausdorff(predicted[run, part], labels[part]) for part in members] for run in range(2)]
     np.testing.assert_allclose(values, expected, rtol=1e-12)
@@ -255,7 +256,11 @@ def test_statistics_over_unseen_domains_are_mean_deviation_and_worst():
 @pytest.mark.parametrize(
     ("names", "masks", "message"),
     [
-        (("auroc",), True, "metrics: the labels are masks, and 'auroc' is a metric of classes. Choose among hausdorff"),
+        (
+            ("auroc",),
+            True,
+            "the labels are masks, and 'auroc' is a metric of classes and tags. Choose among hausdorff",
+        ),
         (("hausdorff",), False, "labels are classes, and 'hausdorff' is a metric of masks. Choose among balanced"),
         (("auc",), False, "metrics: there is no metric 'auc'. .*'auroc'"),
     ],
@@ -269,7 +274,7 @@ def test_a_metric_that_does_not_fit_is_refused_before_anything_compiles(names, m
 def test_metrics_that_do_not_fit_sequences_or_times_are_refused():
     times, sequences = np.ones(3, np.float32), np.zeros((3, 4), np.int32)
     assert check_metrics(("c_index",), times) == ("c_index",)
-    with pytest.raises(InputError, match=r"labels are times, and 'auroc' is a metric of classes. Choose among c_index"):
+    with pytest.raises(InputError, match=r"labels are times, and 'auroc' is a metric of classes and tags. Choose"):
         check_metrics(("auroc",), times)
     with pytest.raises(InputError, match=r"labels are sequences, and 'hausdorff' is a metric of masks. Leave it out"):
         check_metrics(("hausdorff",), sequences)

@@ -11,7 +11,7 @@ from fedjax_het.algorithm import Summary
 from fedjax_het.client.gradients import control_variate_gradient
 from fedjax_het.client.local_updates import sgd
 from fedjax_het.data import federate
-from fedjax_het.data.dataset import assemble
+from fedjax_het.data.assembly import assemble
 from fedjax_het.data.partition import iid
 from fedjax_het.engine import Simulation
 from fedjax_het.errors import InputError

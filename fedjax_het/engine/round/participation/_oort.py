@@ -10,7 +10,7 @@ from fedjax_het import tree
 from fedjax_het._internal.keys import make_key
 from fedjax_het.engine.round.participation._record import Known, Participation, Told, know_nothing, remember
 from fedjax_het.engine.round.participation._selection import BATCH, draw_in_order, is_among_largest, select
-from fedjax_het.labels import cross_entropies, mean_per_example
+from fedjax_het.labels import example_losses, mean_per_example
 from fedjax_het.problem import Problem
 from fedjax_het.types import Array, Batch, ClientView, Key, Variables
 from fedjax_het.validation import Count, CountOrZero, Fraction, NonNegative, PositiveFraction, Range, validate_arguments
@@ -68,7 +68,7 @@ def statistical_utility(problem: Problem, view: ClientView) -> Array:
     def add(total: Array, batch: Batch, number: Array) -> Array:
         key = jax.random.fold_in(make_key(0), number)
         logits = problem.forward(params, state, batch, view, key, is_training=False).outputs.logits
-        losses = mean_per_example(cross_entropies(logits, batch.labels), batch.labels)
+        losses = mean_per_example(example_losses(logits, batch.labels), batch.labels)
         return total + jnp.sum(jnp.where(batch.mask > 0, jnp.square(losses), 0).astype(total.dtype))
 
     total = problem.fold(view.data, rows, BATCH, add, jnp.zeros((), float))
