@@ -52,7 +52,7 @@ class PersonalTables:
         """Slots for the examples of any block of clients in any round, plus one for padding."""
         total = np.ones(num_blocks, int)
         for name, rows in self.select(0).items():
-            if self.has_row_per_client(rows):
+            if name in (*_SPLITS, *TRAINING):
                 largest = self._spec.federation.largest_counts(_SPLITS.get(name, name))
                 total += np.pad(largest, (0, num_blocks * block - len(largest))).reshape(num_blocks, -1).sum(axis=1)
             else:
