@@ -74,7 +74,7 @@ def test_per_client_rows_have_empty_cells_for_unmeasured_figures():
     clients = metrics(2, 3)
     clients.num_examples[:, 1] = 0
     evaluation = Evaluation(None, clients, metrics(2, 3), None, {})
-    rows = list(csv.DictReader(records.client_csv(evaluation, federation, [5, 6]).splitlines()))
+    rows = list(csv.DictReader(records.client_csv(evaluation, federation, [5, 6], {}).splitlines()))
     assert [(row["seed"], row["client"]) for row in rows] == [
         (seed, name) for seed in ("5", "6") for name in federation.client_names
     ]
@@ -83,7 +83,7 @@ def test_per_client_rows_have_empty_cells_for_unmeasured_figures():
     assert float(rows[0]["personal_loss"]) == evaluation.personal.loss[0, 0]
     assert "personal_test_loss" not in rows[0]
     evaluation = evaluation._replace(personal=None, personal_test=metrics(2, 3))
-    rows = list(csv.DictReader(records.client_csv(evaluation, federation, [5, 6]).splitlines()))
+    rows = list(csv.DictReader(records.client_csv(evaluation, federation, [5, 6], {}).splitlines()))
     assert rows[0]["personal_loss"] == ""
     assert float(rows[4]["personal_test_loss"]) == evaluation.personal_test.loss[1, 1]
 
