@@ -3,13 +3,13 @@
 import jax
 import numpy as np
 import pytest
-import scipy.stats
 from jax.flatten_util import ravel_pytree
 
 from fedjax_het import data, models, privacy
 from fedjax_het.algorithm import Sent, Stage
-from fedjax_het.engine.round.participation import poisson
-from fedjax_het.uplink import gaussian_mechanism
+from fedjax_het.engine.round.participation import Participation, cyclic, poisson
+from fedjax_het.uplink import gaussian_mechanism, matrix_mechanism
+from tests.audits import lower_bound
 from tests.harness import compose, map_rows, run
 
 CANARIES, ROUNDS, PROBABILITY, DELTA = 1000, 8, 0.5, 1e-5
@@ -21,8 +21,8 @@ def send_canary(update, view):
     return Sent(restore(1e3 * jax.nn.one_hot(view.client, len(flat), dtype=flat.dtype)))
 
 
-def empirical_epsilon(noise_multiplier: float, seed: int) -> float:
-    """A lower bound on epsilon, with 95 % confidence, from who can be found in the model.
+def empirical_epsilon(stage: Stage, participation: Participation, seed: int = 1) -> float:
+    """A lower bound on epsilon from who can be found in the model.
 
     Half of the clients, at random, are there; the others have no examples. Each is guessed to have been there if its
     coordinate has moved by more than half of what clients that take part as often as is usual have moved theirs.
@@ -35,25 +35,30 @@ def empirical_epsilon(noise_multiplier: float, seed: int) -> float:
         num_clients=CANARIES,
         network=models.mlp(num_classes=3, hidden=(64,), norm="none"),
         prepare=federation.prepare,
-        participation=poisson(PROBABILITY),
+        participation=participation,
         options={"weighting": "uniform", "batch_size": 4},
-        change={"uplink": (Stage(send=send_canary), gaussian_mechanism(1.0, noise_multiplier))},
+        change={"uplink": (Stage(send=send_canary), stage)},
     )
     before, after = (run(round, rounds, present, seed)[0].server.shared["params"] for rounds in (0, ROUNDS))
-    moved = (ravel_pytree(after)[0] - ravel_pytree(before)[0])[:CANARIES]
-    usual = ROUNDS * PROBABILITY / (PROBABILITY * CANARIES)
-    is_guessed = np.asarray(moved) > usual / 2
-    found, missed = np.sum(is_guessed & is_there), np.sum(~is_guessed & is_there)
-    wrong, right = np.sum(is_guessed & ~is_there), np.sum(~is_guessed & ~is_there)
-    min_found = scipy.stats.beta.ppf(0.025, found, missed + 1) if found else 0.0
-    max_wrong = scipy.stats.beta.ppf(0.975, wrong + 1, right) if right else 1.0
-    return float(np.log(max(min_found - DELTA, 1e-9) / max_wrong))
+    moved = np.asarray(ravel_pytree(after)[0] - ravel_pytree(before)[0])[:CANARIES]
+    usual = ROUNDS / CANARIES  # each takes part in a share of the rounds, with that share of the clients
+    return lower_bound(moved > usual / 2, is_there, DELTA)
 
 
 @pytest.mark.slow
 def test_planted_clients_are_found_less_often_than_epsilon_allows_and_more_without_noise():
-    slots = poisson(PROBABILITY).size(CANARIES)
-    z = privacy.noise_multiplier(2.0, privacy.PoissonSampling(PROBABILITY, CANARIES, slots), ROUNDS, DELTA)
-    assert empirical_epsilon(z, seed=1) < 2.0
-    assert empirical_epsilon(z / 10, seed=1) > 2.0  # a tenth of the noise does not keep the promise
-    assert empirical_epsilon(0.0, seed=1) > 2.0
+    sampling = poisson(PROBABILITY)
+    accounted = privacy.PoissonSampling(PROBABILITY, CANARIES, sampling.size(CANARIES))
+    z = privacy.noise_multiplier(2.0, accounted, ROUNDS, DELTA)
+    assert empirical_epsilon(gaussian_mechanism(1.0, z), sampling) < 2.0
+    assert empirical_epsilon(gaussian_mechanism(1.0, z / 10), sampling) > 2.0  # a tenth does not keep the promise
+    assert empirical_epsilon(gaussian_mechanism(1.0, 0.0), sampling) > 2.0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["banded", "tree"])
+def test_the_same_of_correlated_noise_with_every_client_in_every_second_round(strategy):
+    z = privacy.noise_multiplier(2.0, privacy.PoissonSampling(1.0), 1, DELTA)
+    options = {"rounds": ROUNDS, "separation": 2, "strategy": strategy}
+    assert empirical_epsilon(matrix_mechanism(1.0, z, **options), cyclic(2)) < 2.0
+    assert empirical_epsilon(matrix_mechanism(1.0, z / 10, **options), cyclic(2)) > 2.0
