@@ -14,7 +14,7 @@ from fedjax_het.placeholders import seal, unseal
 from fedjax_het.privacy import RecordPrivacy
 from fedjax_het.types import Array, Batch, ClientData, ClientView, Key, Params, Variables
 
-_DRAW, _NOISE = 1 << 20, 1 << 21  # do not collide with the small numbers that split a step's key
+_DRAW, _NOISE, _AUGMENTING = 1 << 20, 1 << 21, 1 << 22  # do not collide with the small numbers that split a step's key
 
 
 def check_training(steps: int | None, shuffle: bool) -> None:
@@ -81,7 +81,8 @@ def draw_batch(
     num_slots = min(privacy.num_slots(batch_size), len(places))
     order = jnp.lexsort((bits, ~is_drawn))[:num_slots]
     number = jnp.minimum(jnp.sum(is_drawn), num_slots)
-    batch = problem.batch(data, jnp.asarray(rows.index)[order], number, 0, num_slots, jax.random.fold_in(key, 1))
+    augmenting = jax.random.fold_in(key, _AUGMENTING)
+    batch = problem.batch(data, jnp.asarray(rows.index)[order], number, 0, num_slots, augmenting)
     return batch, rate * count
 
 

@@ -92,6 +92,7 @@ class Account(NamedTuple):
                 "not known in advance. Remove one of the two."
             )
         if table[MULTIPLIER] is not None:
+            self.epsilons(self.settings["rounds"])  # refused now rather than after the compilation
             return self.settings
         found = resolved.get(RECORD)
         if found is None:

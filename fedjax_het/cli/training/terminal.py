@@ -76,7 +76,7 @@ def describe_costs(
 def _describe_record_privacy(simulation: Simulation, settings: Mapping[str, Any]) -> dict[str, str]:
     if record_privacy.TABLE not in settings:
         return {}
-    return {"of examples": record_privacy.account_of(simulation, settings).describe()}
+    return {"record privacy": record_privacy.account_of(simulation, settings).describe()}
 
 
 def describe_data_usage(partition: Mapping[str, Any], groups: Sequence[str]) -> str:
