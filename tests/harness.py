@@ -32,7 +32,7 @@ PRODUCTS = ("flora", "flexlora")  # the server averages products of adapters; th
 # one step of gradient tracking reads all examples.
 OWN = {
     **{"ada_fedavg": {"learning_rate": 0.3}, "fpl": {"temperature": 0.1}},
-    **{"feddrift": {"num_models": 6, "rounds_per_step": 2}, "fedlwf": {"rounds_per_task": 50}},
+    **{"feddrift": {"num_models": 6, "rounds_per_step": 2}},
     **{"dsgt": {"batch_size": 32}, **{name: {"num_tokens": 2} for name in PROMPTS}},
     **{"feddf": {"distillation_steps": 3, "distillation_batch_size": 8}, "fedgen": {"hidden": 8, "noise": 4}},
     **{"fedmd": {"sample_size": 12, "digest_batch_size": 8}, "fedtgp": {"server_epochs": 5, "lam": 1.0}},

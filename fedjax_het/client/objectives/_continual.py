@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from fedjax_het import tree
 from fedjax_het.algorithm import Term
 from fedjax_het.client.objectives._supervised import masked_mean
-from fedjax_het.labels import check_classes
+from fedjax_het.labels import check_classes, cross_entropies
 from fedjax_het.problem import ForwardPass
 from fedjax_het.types import Array
 from fedjax_het.validation import NonNegative, Positive, validate_arguments
@@ -19,10 +19,11 @@ def learning_without_forgetting(lam: NonNegative = 3.0, temperature: Positive = 
         1/B sum_b -log softmax_{c in new}(z_b)[y_b] + lam 1/B sum_b - sum_{c in old} q_c log p_c
         q = softmax_old(z^old_b / T) of the model at the end of the last task, p = softmax_old(z_b / T)
 
-    Both softmaxes are over some classes only. An example of an old class competes with the new ones. In the first task
-    the second sum is 0. Classes that have not appeared yet are in no sum.
+    old: the classes of earlier phases of the data; new: the other classes of this phase. An example of an old class
+    competes with the new ones. In the first phase the second sum is 0. Data that never change have one phase.
     Shapes: logits [batch, class] with labels [batch].
-    Reads: outputs.logits, published["tasks"] (`server.tasks.tasks_so_far`). Cost: one more forward pass per step.
+    Reads: outputs.logits, received.phase, published["last_task"] (`server.tasks.model_of_last_task`). Cost: one more
+    forward pass per step.
 
     Args:
         lam: Weight of the distillation (3; 25 elsewhere in the code).
@@ -34,19 +35,20 @@ def learning_without_forgetting(lam: NonNegative = 3.0, temperature: Positive = 
     """
 
     def learning_without_forgetting(forward: ForwardPass) -> Array:
-        tasks, logits, labels = forward.view.received.published["tasks"], forward.outputs.logits, forward.batch.labels
+        phase, logits, labels = forward.view.received.phase, forward.outputs.logits, forward.batch.labels
         check_classes(labels)
-        losses = losses_over(logits, labels, tasks["new"]) + lam * distillation_over(
-            logits, logits_of_old_model(forward), tasks["old"], temperature
-        )
-        return masked_mean(losses, forward.batch.mask)
+        if phase is None:
+            return masked_mean(cross_entropies(logits, labels), forward.batch.mask)
+        of_new = losses_over(logits, labels, phase.has_class & ~phase.had_class)
+        of_old = distillation_over(logits, logits_of_old_model(forward), phase.had_class, temperature)
+        return masked_mean(of_new + lam * of_old, forward.batch.mask)
 
     return learning_without_forgetting
 
 
 def logits_of_old_model(forward: ForwardPass) -> Array:
     """The logits of the published model of the last task on the same batch, in evaluation mode."""
-    old = tree.merge(forward.view.start, forward.view.received.published["tasks"]["model"])
+    old = tree.merge(forward.view.start, forward.view.received.published["last_task"])
     params, state = tree.split_params(old)
     again = forward.problem.forward(params, state, forward.batch, forward.view, forward.key, is_training=False)
     return jax.lax.stop_gradient(again.outputs.logits)
