@@ -67,6 +67,7 @@ from fedjax_het.algorithms._flash import ada_fedavg, flash
 from fedjax_het.algorithms._flora import flexlora, flora, hetlora
 from fedjax_het.algorithms._fml import fml
 from fedjax_het.algorithms._fpl import fpl
+from fedjax_het.algorithms._glfc import glfc
 from fedjax_het.algorithms._gpfl import gpfl
 from fedjax_het.algorithms._harmofl import harmofl
 from fedjax_het.algorithms._heterofl import fedrolex, fjord, heterofl
@@ -104,7 +105,7 @@ FAMILIES: Mapping[str, tuple[Callable[..., Algorithm], ...]] = MappingProxyType(
         "Prompts of CLIP": (promptfl, fedotp, fedpgp),
         "Different capacities": (heterofl, fedrolex, fjord, depthfl),
         "No server": (dpsgd, dfedavgm, dfedsam, choco, dsgt, sgp),
-        "Drift and new classes": (flash, ada_fedavg, feddrift, fedlwf),
+        "Drift and new classes": (flash, ada_fedavg, feddrift, fedlwf, glfc),
         "Domain shift": (harmofl, fedsr, fedl2r, fediir, fedrd, fedga, feddg, fpl, fedheal),
     }
 )

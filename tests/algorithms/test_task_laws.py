@@ -11,28 +11,51 @@ from fedjax_het.errors import InputError
 from tests.harness import TINY, compose, difference, federation, run, train
 
 
+def train_on_tasks(algorithm: fh.Algorithm) -> tuple[fh.data.Federation, list]:
+    """Two rounds for each of two tasks of five classes of digits; the states before and after each task, in NumPy."""
+    rule = fh.data.drift.tasks(num_tasks=2, rounds_per_task=2)
+    whole = fh.data.federate(fh.data.load("digits"), fh.data.iid(), 4, test_fraction=0, drift=rule)
+    simulation = Simulation(algorithm, fh.models.mlp(10, hidden=(8,)), whole, rounds=4)
+    state = simulation.start()
+    states = [jax.tree.map(np.array, state)]
+    for _ in range(2):
+        state, _ = simulation.advance(state, 2)
+        states.append(jax.tree.map(np.array, state))
+    return whole, states
+
+
 @pytest.mark.extended
 @pytest.mark.parametrize("lam", [0.0, 1.0])
 def test_fedlwf_changes_the_head_of_old_classes_by_distillation_alone(lam):
-    """Two rounds for each of two tasks of five classes of digits."""
-    rule = fh.data.drift.tasks(num_tasks=2, rounds_per_task=2)
-    whole = fh.data.federate(fh.data.load("digits"), fh.data.iid(), 4, test_fraction=0, drift=rule)
-    algorithm, network = fh.algorithms.fedlwf(lam=lam, **TINY), fh.models.mlp(10, hidden=(8,))
-    simulation = Simulation(algorithm, network, whole, rounds=4)
-    state = simulation.start()
-    heads = [np.array(state.server.shared["params"]["classifier"]["kernel"])[0]]
-    for _ in range(2):
-        state, _ = simulation.advance(state, 2)
-        heads.append(np.array(state.server.shared["params"]["classifier"]["kernel"])[0])
-    first, second, third = heads
+    whole, states = train_on_tasks(fh.algorithms.fedlwf(lam=lam, **TINY))
+    first, second, third = (state.server.shared["params"]["classifier"]["kernel"][0] for state in states)
     is_old = whole.phases.has_class[0]
     assert np.array_equal(np.any(first != second, axis=0), is_old)
     assert np.array_equal(np.any(second != third, axis=0), np.ones(10, bool) if lam else ~is_old)
 
 
 @pytest.mark.extended
+def test_glfc_keeps_images_and_a_model_of_the_first_task():
+    whole, (_, middle, end) = train_on_tasks(fh.algorithms.glfc(**TINY, exemplars_per_class=2))
+    is_old = whole.phases.has_class[0]
+    before, after = middle.clients.memory["exemplars"], end.clients.memory["exemplars"]
+    assert np.array_equal(before["is_known"][0], np.tile(is_old, (4, 1))) and after["is_known"].all()
+    assert np.array_equal(before["inputs"][:, :, is_old], after["inputs"][:, :, is_old])
+    tasks = end.clients.memory["tasks"]
+    assert np.array_equal(tasks["old"][0], np.tile(is_old, (4, 1)))
+    kept, sent = (model["params"]["classifier"]["bias"] for model in (tasks["model"], middle.server.shared))
+    assert np.array_equal(kept[0], np.tile(sent[0], (4, 1)))
+
+
+@pytest.mark.extended
 def test_fedlwf_without_phases_is_fedavg():
     assert difference(train("fedavg", weighting="uniform"), train("fedlwf")) < 1e-6
+
+
+@pytest.mark.extended
+def test_glfc_in_the_first_task_does_not_depend_on_what_is_stored():
+    ours, other = (train("glfc", exemplars_per_class=k, replay_size=b)["params"] for k, b in ((1, 2), (3, 5)))
+    assert difference(ours, other) < 1e-6
 
 
 DRIFT = {"rounds_per_step": 10, "learning_rate": 0.3, "delta": 0.3}

@@ -1,10 +1,12 @@
-"""Losses for sequences of tasks: LwF and TARGET."""
+"""Losses for sequences of tasks: LwF, TARGET and GLFC, and GLFC's exemplars and sign of a new task."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedjax_het.client.objectives._continual import distillation_over, losses_over
+from fedjax_het.client.measures._losses import _entropies
+from fedjax_het.client.objectives._continual import compensated_loss, distillation_over, losses_over
+from fedjax_het.client.task_memory import herd, is_new_task
 from tests.golden.cases import Case, covers
 
 
@@ -52,3 +54,31 @@ def target(case: Case):
     yield case.compare("loss", value)
     yield case.compare("grad", gradients[0])
     yield case.compare("grad_synthetic", gradients[1])
+
+
+@covers("continual", "glfc_loss_*")
+def compensation(case: Case):
+    logits, labels = jnp.asarray(case["logits"]), jnp.asarray(case["labels"])
+    old = jnp.isin(jnp.arange(logits.shape[1]), jnp.asarray(case["learned_classes"]))
+    arguments = labels, jnp.ones(len(labels)), old, ~old, widen(case["old_logits"], logits.shape[1])
+    value, gradient = jax.value_and_grad(compensated_loss)(logits, *arguments)
+    yield case.compare("loss", value)
+    yield case.compare("grad", gradient)
+    case.excuse("weight", "it shows in the loss")
+
+
+@covers("continual", "glfc_entropy")
+def sign_of_a_new_task(case: Case):
+    case.meta.confirm(eps=1e-5)
+    means = jnp.mean(_entropies(jnp.asarray(case["logits"]), None), axis=1)
+    yield case.compare("mean_entropy", means)
+    yield case.compare("signal", is_new_task(means, jnp.pad(means[:-1], (1, 0)), case.meta["threshold"]))
+
+
+@covers("continual", "herding_*")
+def herding(case: Case):
+    features = jnp.asarray(case["features"])
+    others = jnp.full((3, features.shape[1]), 0.1)
+    is_member = jnp.arange(len(features) + 3) < len(features)
+    yield case.compare("chosen", herd(jnp.concatenate([features, others]), is_member, len(case["chosen"])))
+    case.excuse("normalised", "it shows in the choices")

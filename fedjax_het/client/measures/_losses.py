@@ -127,6 +127,23 @@ def _losses_of_all(
     return jax.vmap(loss)(models)
 
 
+def mean_entropy(batch_size: Count = 50) -> Measure:
+    """[]: mean entropy of the received model's predictions on the client's training examples (GLFC).
+
+    1/n sum_j sum_c - p_jc log(p_jc + 1e-5)
+    """
+
+    def measure(problem: Problem, view: ClientView) -> Array:
+        return _mean_metric(problem, view, view.start, _entropies, view.data.train, batch_size)
+
+    return measure
+
+
+def _entropies(logits: Array, labels: Array) -> Array:
+    probability = jax.nn.softmax(logits)
+    return -jnp.sum(probability * jnp.log(probability + 1e-5), axis=-1)
+
+
 def assigned_model(name: str) -> Measure:
     """[]: the number of this client's model in `published[name]["labels"]`, for `SharedModels.choose`."""
     return lambda problem, view: view.received.published[name]["labels"][view.client]

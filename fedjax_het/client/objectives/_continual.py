@@ -1,7 +1,8 @@
-"""Losses for sequences of tasks with new classes: LwF."""
+"""Losses for sequences of tasks with new classes: LwF and GLFC."""
 
 import jax
 import jax.numpy as jnp
+import optax
 
 from fedjax_het import tree
 from fedjax_het.algorithm import Term
@@ -69,3 +70,37 @@ def distillation_over(logits: Array, target: Array, classes: Array, temperature:
 def _log_softmax(logits: Array, classes: Array) -> Array:
     never = jnp.finfo(logits.dtype).min / 2  # finite, so that no gradient is NaN
     return jax.nn.log_softmax(jnp.where(classes, logits, never))
+
+
+def compensated_loss(logits: Array, labels: Array, mask: Array, old: Array, new: Array, old_logits: Array) -> Array:
+    """Binary cross-entropy whose weights compensate for what is learned at different paces (GLFC).
+
+        L = mean_{b, c} w_b BCE(z_bc, 1[c = y_b]);   1/2 L + 1/2 mean_{b, c} BCE(z_bc, t_bc) if there are old classes
+        w_b = g_b / (mean of g over the examples of the batch of old classes, or over the others),  1 without old ones
+        g_b = 1 - sigmoid(z_{b y_b}), constant;   t_bc = sigmoid(z^old_bc) for old classes c, 1[c = y_b] for others
+
+    Args:
+        logits: [batch, class].
+        labels: [batch].
+        mask: [batch].
+        old: [class] bool, the classes of earlier tasks.
+        new: [class] bool, those of this task; further classes are in no mean.
+        old_logits: [batch, class], of the model of earlier tasks.
+    """
+    is_true, has_old = jax.nn.one_hot(labels, logits.shape[-1], dtype=logits.dtype), jnp.any(old)
+    gap = jax.lax.stop_gradient(1 - jax.nn.sigmoid(jnp.sum(is_true * logits, axis=-1)))
+
+    def relative_to(group: Array) -> Array:
+        return gap / tree.positive_or_one(masked_mean(gap, mask * group))
+
+    weights = jnp.where(old[labels], relative_to(old[labels]), relative_to(~old[labels]))
+    weights = jnp.where(has_old, weights, 1)
+    counted = mask[:, None] * (old | new)
+
+    def mean(values: Array) -> Array:
+        return jnp.sum(jnp.where(counted > 0, values, 0)) / tree.positive_or_one(jnp.sum(counted))
+
+    hard = mean(weights[:, None] * optax.sigmoid_binary_cross_entropy(logits, is_true))
+    targets = jnp.where(old, jax.nn.sigmoid(old_logits), is_true)
+    soft = mean(optax.sigmoid_binary_cross_entropy(logits, targets))
+    return jnp.where(has_old, (hard + soft) / 2, hard)
