@@ -21,7 +21,7 @@ def glfc(
     weighting: WeightingOrName = "uniform",
     **training: Unpack[Training],
 ) -> Algorithm:
-    """GLFC: replay stored examples, and weigh classes by how well they are known.
+    """GLFC: replay stored examples, and weigh rarely known classes more.
 
         w_b = g_b / mean of g over the examples of old classes (or over the others),   g_b = 1 - sigmoid(z_{b y_b})
         min  1/2 mean w_b BCE(z_b, y_b) + 1/2 mean BCE(z_b, t_b),   t_bc = sigmoid(z^old_bc) for old classes, else y_bc

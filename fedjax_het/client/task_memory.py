@@ -107,7 +107,9 @@ def exemplars(per_class: Count = 20, batch_size: Count = 50) -> Memory:
         is_member = (stored.labels == jnp.arange(num_classes)[:, None]) & stored.is_example
         places = jax.lax.map(lambda members: herd(stored.features, members, per_class), is_member)
         size = num_classes * per_class
-        chosen = problem.batch(view.data, rows.index[places.reshape(-1)], size, 0, size).inputs
+        chosen = problem.batch(
+            view.data, jnp.asarray(rows.index)[places.reshape(-1)], jnp.asarray(size), 0, size
+        ).inputs
         is_here = jnp.any(is_member, axis=1)
         inputs = chosen.reshape(before["inputs"].shape).astype(before["inputs"].dtype)
         return {
