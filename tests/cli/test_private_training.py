@@ -124,7 +124,7 @@ def test_the_report_draws_curves_against_epsilon_and_tabulates_it():
             {"round": r, "seed": 0, "seconds": r, "test/accuracy": 0.5, "privacy/epsilon": e, **traffic}
             for r, e in ((1, 2.0), (2, 3.0))
         ]
-        summary, done = None, 2
+        summary, done, partition = None, 2, None
 
     rows = [Row("private", 0, [Lines()])]
     figure = curves.make_figure(rows)
