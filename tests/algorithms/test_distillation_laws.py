@@ -161,6 +161,7 @@ def test_an_ensemble_of_the_student_has_no_loss(scheme):
     np.testing.assert_allclose(ensemble_losses(shifted, weights, logits, "logits"), np.zeros(6), atol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_single_client_of_fedmd_has_nothing_to_digest():
     """The consensus is its own logits; without a norm, the squared distance has gradient 0."""
     data = federation_of("fedmd").data

@@ -36,6 +36,7 @@ def moved(name: str, rounds: int = 1, **options):
     return tree.subtract(train(name, rounds, **options).server.shared, start(name).server.shared)
 
 
+@pytest.mark.slow
 # ---- Ditto -----------------------------------------------------------------------------------------------------------
 def test_dittos_common_model_is_fedavgs_whatever_lam_is():
     shared = train("ditto").server.shared
@@ -105,6 +106,7 @@ def test_pfedmes_own_model_may_be_the_local_one():
     assert difference(own_params(local), own_params(personal)) > 1e-4
 
 
+@pytest.mark.slow
 # ---- APFL ------------------------------------------------------------------------------------------------------------
 def test_apfls_common_model_is_fedavgs_whatever_alpha_is():
     plain = train("fedavg", weighting="uniform").server.shared
@@ -149,6 +151,7 @@ def test_the_released_step_of_apfls_alpha_reads_the_weight_decay_of_the_own_mode
     assert 0.5 < alpha < 0.999
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("hidden", "is_alike"), [((), True), pytest.param((8,), False, marks=pytest.mark.slow)], ids=["linear", "hidden"]
 )

@@ -92,7 +92,7 @@ def test_a_client_sends_amplitudes_of_images_from_all_over_its_table(num_images)
     np.testing.assert_allclose(answer["amplitudes"][: len(rows)], expected, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 def test_the_server_keeps_the_last_amplitudes_of_the_clients_that_were_asked():
     participation = Participation(lambda n: 2, lambda key, n, number: (jnp.array([3, 1]), jnp.array([True, False])))
     round = compose("feddg", norm="none", participation=participation, options={"num_images": 4})
@@ -104,7 +104,7 @@ def test_the_server_keeps_the_last_amplitudes_of_the_clients_that_were_asked():
     assert not np.any(kept["latest"]["amplitudes"][:3])
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 def test_without_transformation_inner_step_and_boundary_it_is_fedavg_at_twice_the_rate():
     plain = {"rate": 0.0, "inner_step": 0.0, "gamma": 0.0, "learning_rate": 0.025}
     average, ours = train("fedavg")["params"], train("feddg", **plain)["params"]

@@ -27,6 +27,7 @@ def test_fedmgc_without_its_parts_is_fedavg_with_uniform_weights(fedavg_uniform)
     assert difference(train("fedmgc", gamma=0.0, beta=1.0, dominant=False), fedavg_uniform) < 1e-6
 
 
+@pytest.mark.slow
 def test_fedmgc_with_cross_entropy_is_the_correction_alone():
     assert difference(train("fedmgc", gamma=0.0, beta=1.0), train("fedavg_dgc")) < 1e-5
 
@@ -40,6 +41,7 @@ def test_beta_scales_the_learning_rate_where_losses_only_rank():
     assert difference(train("fedmgc", beta=1.0, learning_rate=0.1), doubled) < 1e-5
 
 
+@pytest.mark.slow
 def test_the_first_round_of_the_hierarchical_method_is_the_uniform_mean(fedavg_uniform):
     first = train("fedavg", rounds=1, weighting="uniform")
     assert difference(train("hierarchical", rounds=1), first) < 1e-6

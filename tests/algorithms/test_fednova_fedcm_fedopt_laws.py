@@ -118,7 +118,7 @@ def test_damped_momentum_equals_undamped_momentum_at_a_smaller_rate():
     assert difference(train("fedavgm", server_learning_rate=0.1), damped) < 1e-6
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["fedadam", "fedyogi"])
 def test_fedadam_and_fedyogi_with_a_large_tau_are_fedavg(name, fedavg):
     options = {"server_learning_rate": 1e6, "tau": 1e6, "b1": 0.0}

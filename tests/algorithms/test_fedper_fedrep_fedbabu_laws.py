@@ -74,6 +74,7 @@ def test_fedreps_body_rests_in_the_head_phase_and_its_head_in_the_body_phase():
     assert not is_equal(start.server.shared, body_alone.server.shared)
 
 
+@pytest.mark.slow
 def test_fedrep_without_head_epochs_is_fedbabu():
     assert is_equal(train(fedrep(0, **TINY)), train(fedbabu(fine_tune_epochs=0, **TINY)))
 

@@ -20,6 +20,7 @@ def personal(name: str, rounds: int, **changes):
     return run(compose(name, norm="none", **changes), rounds=rounds)[0].clients.personal
 
 
+@pytest.mark.slow
 def test_fedproto_without_its_term_is_local_training():
     change = {name: getattr(algorithm("fedproto"), name) for name in ("sharing", "adapt")}
     alone = personal("fedavg", 2, change=change)
@@ -31,6 +32,7 @@ def test_fedproto_without_its_term_is_local_training():
     )
 
 
+@pytest.mark.slow
 def test_fedproto_sends_prototypes_and_no_weights_and_starts_without_a_term():
     round, data, key = compose("fedproto", norm="none"), federation().data, jax.random.key(0)
     state, _, told = jax.jit(round.step_with_messages)(round.init(key, data), data, key)

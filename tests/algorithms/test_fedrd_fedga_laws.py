@@ -96,14 +96,14 @@ def test_the_reported_gain_is_measured_on_validation_examples():
     assert float(said.uploads.reports["gap"][2]) == pytest.approx(start[2] - losses("fedrd", trained)[2], abs=1e-5)
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 def test_the_extra_model_of_the_released_code_shrinks_the_result():
     shrunk, ours = after("fedrd", rounds=1, official_n_extra=1), after("fedrd", rounds=1)
     lengths = [np.sqrt(sum(np.sum(np.square(x)) for x in jax.tree.leaves(tree))) for tree in (shrunk, ours)]
     assert lengths[0] < 0.95 * lengths[1]
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 def test_fedrd_can_keep_its_optimizer_state_between_rounds():
     options = {"momentum": 0.9, "weight_decay": 1e-3}
     afresh, kept = (after("fedrd", reset_optimizer=reset, **options) for reset in (True, False))

@@ -117,6 +117,7 @@ def test_the_evaluation_of_fedsr_is_deterministic_with_nonnegative_losses():
     assert np.all(np.asarray(first.clients.loss) >= 0) and np.any(np.asarray(first.clients.loss) > 0)
 
 
+@pytest.mark.slow
 def test_fedsr_trains_with_a_squared_norm_and_another_width():
     squared = train_shared("fedsr", l2r=0.1, l2r_power=2, num_features=12, learn_scale=False)
     assert squared["params"]["classifier"]["kernel"].shape == (12, 3)

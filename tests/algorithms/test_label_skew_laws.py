@@ -25,6 +25,7 @@ def fedavg():
     return train("fedavg")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "options"),
     [

@@ -36,6 +36,7 @@ def test_an_ablation_learns_and_differs_from_the_full_method_and_fedavg(name, op
     assert difference(reference_run("fedavg")[0].server.shared["params"], after.server.shared["params"]) > 1e-4
 
 
+@pytest.mark.slow
 def test_fedga_fedprox_fedbn_and_fedadam_can_be_combined():
     weighted = fedga(**TINY)
     mixture = replace(

@@ -30,6 +30,7 @@ def test_moon_without_its_term_is_fedavg():
     assert is_equal(train_shared("moon", mu=0.0), train_shared("fedavg"))
 
 
+@pytest.mark.slow
 def test_moon_agrees_with_fedavg_in_the_first_round_only():
     assert difference(train_shared("moon", 1), train_shared("fedavg", 1)) < 1e-6
     assert difference(train_shared("moon", 2), train_shared("fedavg", 2)) > 1e-4
@@ -51,6 +52,7 @@ def test_moon_keeps_each_clients_trained_models():
     assert difference(tree.weighted_sum(newest, np.asarray(weights, np.float32)), state.server.shared) < 1e-5
 
 
+@pytest.mark.slow
 def test_moon_with_a_projection_and_without_its_term_is_fedavg_with_a_projection():
     theirs = replace(fedavg(**TINY), adapt=projected(4))
     change = {name: getattr(theirs, name) for name in ("adapt", "objective", "local_update")}
@@ -86,6 +88,7 @@ def test_fedpac_with_one_client_keeps_its_head():
     assert difference(mixed.server.shared, own.server.shared) < 1e-6
 
 
+@pytest.mark.slow
 def test_fedpac_mixes_the_reported_heads():
     round = compose("fedpac", norm="none")
     key, data = jax.random.key(0), federation().data

@@ -88,6 +88,7 @@ def test_fedfomo_gains_do_not_change_with_a_constant_and_weights_not_with_a_fact
     assert np.all(first_order_gains(1.0, losses, own, {"params": {"w": own["params"]["w"][None]}})[:1] == 0)
 
 
+@pytest.mark.slow
 def test_fedfomo_offers_nothing_before_there_are_models():
     first = train("fedfomo", 1)
     assert np.all(first.server.published["affinity"] == 0)

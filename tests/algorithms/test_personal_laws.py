@@ -65,6 +65,7 @@ def test_perfedavg_without_a_rate_rests_and_its_hessians_agree():
     assert difference(tree.subtract(exact, begin), tree.subtract(close, begin)) < 1e-2
 
 
+@pytest.mark.slow
 # ---- FedALA ----------------------------------------------------------------------------------------------------------
 def test_fedala_without_a_rate_is_fedavg_and_its_weights_stay_in_0_and_1():
     assert difference(train("fedavg", 3).server.shared, train("fedala", 3, rate=0.0).server.shared) < 1e-5

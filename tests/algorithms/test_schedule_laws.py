@@ -30,6 +30,7 @@ def test_halving_twice_the_rate_gives_the_same_run(name):
     assert difference(halved, as_ever) < 1e-5
 
 
+@pytest.mark.slow
 def test_fednovas_coefficients_with_a_proximal_term_use_the_scheduled_rate():
     """They depend on the rate if there is a proximal term."""
     pulled = {"mu": 2.0, "momentum": 0.5}

@@ -37,7 +37,7 @@ def simulation(name, chosen, **options):
     return engine.Simulation(algorithm, MODEL, supply(algorithm, chosen), rounds=30, evaluate_every=30, **options)
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 def test_padding_counts_neither_in_training_nor_in_scores():
     chosen = federation()
     run = simulation("fedavg", chosen)

@@ -61,7 +61,7 @@ def test_glfc_in_the_first_task_does_not_depend_on_what_is_stored():
 DRIFT = {"rounds_per_step": 10, "learning_rate": 0.3, "delta": 0.3}
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 def test_feddrift_with_one_common_model_and_no_drift_is_fedavg():
     ours = train("feddrift", start="common", delta=1.0, rounds_per_step=1)
     assert difference(train("fedavg"), tree.take(ours, 0)) < 1e-6

@@ -32,6 +32,7 @@ def finished(tmp_path_factory):
     return folder / "run"
 
 
+@pytest.mark.slow
 def test_the_head_alone_is_trained_on_the_moments_of_all_features_together(finished):
     model = load_model(finished, for_pytorch=False)
     calibrated, moments = calibrate.calibrate(model, draws=50, learning_rate=0.05)
@@ -51,6 +52,7 @@ def test_the_head_alone_is_trained_on_the_moments_of_all_features_together(finis
         np.testing.assert_allclose(covariance, np.cov(own.T), rtol=1e-2, atol=1e-3 * np.abs(covariance).max())
 
 
+@pytest.mark.slow
 def test_the_command_shows_scores_before_and_after(finished, capsys):
     assert calibrate.main([f"--workdir={finished}", "--learning_rate=0"]) == 0
     unchanged = capsys.readouterr().out.splitlines()
@@ -108,6 +110,7 @@ OPTIONS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options", [pytest.param(name, marks=[pytest.mark.slow] * (name == "privacy")) for name in OPTIONS]
 )

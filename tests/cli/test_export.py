@@ -69,6 +69,7 @@ def test_the_exported_model_has_the_accuracy_of_the_run(finished, tmp_path, caps
     assert found == pytest.approx(said, abs=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["fedit", "fedexlora", "flora"])
 def test_exported_adapters_and_merged_weights_have_the_accuracy_of_the_run(algorithm, tmp_path, capsys):
     rank = "ranks=(2, 3), alpha=4.0" if algorithm == "flora" else "rank=2"

@@ -94,7 +94,7 @@ def test_one_algorithm_is_shown_with_its_messages_and_traffic(list_output):
     assert "FedAvg: down w, up w_i - w and n_i." in " ".join(list_output("fedprox").split())
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 def test_a_closed_pipe_is_no_error():
     command = f"{sys.executable} -m fedjax_het.cli list fedld | head -1"
     done = subprocess.run(command, shell=True, cwd=ROOT, capture_output=True, text=True, timeout=120)

@@ -30,7 +30,7 @@ def results(directory):
 
 
 # ---- more rounds -----------------------------------------------------------------------------------------------------
-@pytest.mark.extended
+@pytest.mark.slow
 def test_a_finished_run_that_continues_ends_like_a_run_of_all_rounds(config, tmp_path, capsys):
     """Its last round is between two evaluations and has no line."""
 

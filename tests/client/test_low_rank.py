@@ -26,6 +26,7 @@ def train(name, num_clients=5, rounds=2, **options):
     return run(compose(name, norm="none", num_clients=num_clients, options=options), rounds=rounds, data=data)[0]
 
 
+@pytest.mark.slow
 def test_hetlora_of_a_single_client_is_fedit():
     ours = train("hetlora", 1, ranks=(3,), alpha=6.0, decay=None)
     theirs = train("fedit", 1, rank=3, alpha=6.0)
@@ -34,6 +35,7 @@ def test_hetlora_of_a_single_client_is_fedit():
     assert difference(*(state.server.shared for state in several)) > 1e-4
 
 
+@pytest.mark.slow
 def test_clients_send_nothing_beyond_their_ranks():
     round = compose("hetlora", norm="none", options={"ranks": (1, 3, 2), "decay": None})
     state = round.init(KEY, federation().data)
@@ -116,6 +118,7 @@ def test_a_personal_model_of_feddpa_mixes_both_adapters(dual, mix):
     assert difference(own, state.clients.personal) == 0
 
 
+@pytest.mark.slow
 def test_a_delayed_update_takes_no_step_at_first():
     def train(update, rounds):
         return run(compose("fedavg", norm="none", change={"local_update": update}), rounds=rounds)[0].server.shared

@@ -60,7 +60,7 @@ def test_public_examples_are_refused_without_a_reader_and_readers_without_them()
         fh.Simulation(chosen, model("batch"), federation_of("feddf"), rounds=1)
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["feddf", "fedmd"])
 def test_public_examples_stay_on_the_device_with_streaming_and_are_no_traffic(name):
     found = []

@@ -62,6 +62,7 @@ def test_a_client_with_few_test_images_has_empty_places():
     np.testing.assert_array_equal(found["contours"]["is_image"].sum(axis=2), np.minimum(counts, 2)[ids])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("band", ["full", pytest.param("dc", marks=pytest.mark.slow)])
 def test_normalisation_shows_the_images_that_enter_the_network_and_leaves_the_state_unchanged(band):
     built = simulation(algorithm("harmofl", band=band), IMAGES, "normalisation", model())

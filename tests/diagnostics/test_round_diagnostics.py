@@ -93,6 +93,7 @@ def test_the_loss_decomposition_matches_losses_in_numpy(diagnosed):
     assert abs(ours["local"] + ours["shift"] + ours["aggregation"] - ours["total"]) < 1e-5
 
 
+@pytest.mark.slow
 def test_conflicts_spectrum_and_norms_match_the_gram_matrix_in_numpy(diagnosed):
     found, _ = diagnosed
     _, _, updates = models_rows_and_updates(diagnosed)
@@ -108,6 +109,7 @@ def test_conflicts_spectrum_and_norms_match_the_gram_matrix_in_numpy(diagnosed):
     assert found["spectrum"]["num_axes"].tolist() == [int(np.argmax(held >= share)) + 1 for share in (0.8, 0.9, 0.99)]
 
 
+@pytest.mark.slow
 def test_gradient_norms_are_those_of_the_received_model(diagnosed):
     found, (_, said) = diagnosed
     _, rows, _ = models_rows_and_updates(diagnosed)

@@ -76,7 +76,7 @@ def test_the_network_is_cut_where_one_output_is_enough(frozen, dropout, num_feat
     assert clients.examples.inputs.shape[1] == num_features
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 def test_norms_that_use_the_batch_are_not_cached():
     kernels = models.freeze("*dense_0/*")(start_alike(model("batch")))
     cached, clients = cache_features(kernels, federation())

@@ -37,6 +37,7 @@ def train(rule, name="fedavg", stops=(4,), **options):
     return state, evaluations
 
 
+@pytest.mark.slow
 def test_from_the_start_of_a_phase_on_clients_train_and_test_on_changed_examples():
     """As if the stored examples had been changed between the rounds."""
     whole = federation(drift.sudden(1, concepts=concept.rotated()))
@@ -55,7 +56,7 @@ def test_from_the_start_of_a_phase_on_clients_train_and_test_on_changed_examples
         np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["fedavg", "apfl"])
 def test_examples_off_the_device_and_interruptions_change_no_bit(name):
     whole = train(NOISY, name)
@@ -64,12 +65,13 @@ def test_examples_off_the_device_and_interruptions_change_no_bit(name):
     assert is_equal(whole[1][-1], evaluations[-1])
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 def test_other_layouts_give_the_same_metrics():
     accuracies = [train(drift.tasks(2, 2), layout=layout)[1][-1].phases.accuracy for layout in (vmapped, chunked(1))]
     np.testing.assert_allclose(*accuracies, atol=0.01)
 
 
+@pytest.mark.extended
 def test_metrics_of_phases_agree_with_the_model_on_their_data():
     state, (evaluation,) = train(drift.tasks(2, 2), metrics=("balanced_accuracy",))
     phases = evaluation.phases

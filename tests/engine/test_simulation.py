@@ -154,6 +154,7 @@ def test_the_cost_of_a_run_is_computed_from_its_shapes(simulation):
     assert held["client states"] == 5 * (4 * num_personal + 4 * num_statistics + 4)
 
 
+@pytest.mark.extended
 def test_stops_are_the_evaluated_rounds_and_the_requested_multiples(simulation):
     assert list(simulation.stops()) == [10, 20, 25]
     assert list(simulation.stops(10, 7)) == [14, 20, 21, 25]

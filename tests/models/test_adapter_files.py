@@ -159,6 +159,7 @@ def files(tmp_path):
     return tmp_path, change
 
 
+@pytest.mark.slow
 def test_ranks_and_scales_of_patterns_and_half_precision_are_read(files):
     folder, change = files
     grown = "base_model.model.transformer.h.1.mlp.c_fc"
@@ -255,6 +256,7 @@ def test_adapters_of_fused_layers_are_the_same_function_in_either_form(name, is_
     assert ends == ({"qkv"} if name == "vit" else {"q_proj", "k_proj", "v_proj"} if is_fused else {"q_proj", "v_proj"})
 
 
+@pytest.mark.slow
 def test_names_in_files_and_in_memory_are_both_read(tmp_path):
     model = adapt("vit-pooler")
     variables = write(tmp_path, "vit-pooler", model)

@@ -63,7 +63,7 @@ def test_grouped_queries_share_the_keys_and_values_of_their_group():
     np.testing.assert_allclose(grouped.apply({"params": params}, X), y, atol=1e-6)
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 def test_masked_keys_have_no_influence_and_rows_without_keys_no_nan():
     block = Block(partial(Attention, 2), 16)
     variables = random_variables(block, False)
@@ -114,7 +114,7 @@ def test_a_frozen_kernel_is_multiplied_once_for_all_clients():
     assert products.count("[], []") == 4  # qkv, out, dense_0 and dense_1
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 @pytest.mark.parametrize("is_fused", [False, True])
 def test_the_first_outputs_of_a_block_alone_are_those_of_the_whole_block(is_fused):
     block = Block(partial(Attention, num_heads=2, is_fused=is_fused), hidden=5)

@@ -32,7 +32,7 @@ def encode(model, variables):
     return model.encode(variables, IMAGES, Context(jnp.ones(2), jnp.int32(0), KEY, False))[0][0]
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 @pytest.mark.parametrize("naming", range(2))
 def test_the_head_is_made_of_the_texts_of_the_file(tmp_path, naming):
     params, path = whole_params(), tmp_path / "weights.safetensors"
@@ -83,7 +83,7 @@ def test_a_vector_is_normalized_to_length_one():
     np.testing.assert_allclose(normalize(jnp.asarray([[3.0, 4.0]])), [[0.6, 0.8]], rtol=1e-6)
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 @pytest.mark.parametrize("adapt", [train_only("params/classifier/*"), lora(2, targets="query", train_head=False)])
 def test_a_round_trains_the_chosen_leaves_of_clip_alone(adapt):
     network = adapt(clip(3, prompts=PROMPTS, **SIZES))

@@ -36,7 +36,7 @@ def build(prompts=PROMPTS, texts="tower", **options):
     return clip(3, prompts=prompts, texts=texts, **SIZES | options)
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"position": "middle"}, {"per_class": True}], ids=str)
 def test_the_order_of_classes_permutes_the_logits(options):
     model, changed = (context(3, **options)(build(prompts)) for prompts in (PROMPTS, PROMPTS[::-1]))
@@ -157,10 +157,10 @@ def test_without_a_personal_term_the_context_of_fedpgp_is_that_of_promptfl():
 
 def test_a_term_larger_than_its_vectors_is_refused():
     with pytest.raises(InputError, match="rank: 9 is larger than the 8 features of a vector"):
-        low_rank_context(2, 9)(build()).init(KEY, IMAGES)
+        jax.eval_shape(low_rank_context(2, 9)(build()).init, KEY, IMAGES)
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["fedotp", "fedpgp"])
 def test_the_personal_part_of_a_context_stays_on_the_client(name):
     base = network_of(name)

@@ -17,6 +17,7 @@ NARROW, DEEP = models.mlp(3, hidden=(8,), norm="batch"), models.mlp(3, hidden=(6
 TWO = models.grouped([NARROW, DEEP])
 
 
+@pytest.mark.extended
 def test_one_network_is_that_network():
     single, _ = run(compose("fedproto", network=models.grouped([NARROW])))
     alone, _ = run(compose("fedproto", network=NARROW))
@@ -24,6 +25,7 @@ def test_one_network_is_that_network():
     assert difference({**params.pop("group_0"), **params}, alone.clients.personal["params"]) < 2e-5
 
 
+@pytest.mark.slow
 def test_without_exchange_clients_train_as_in_a_federation_of_their_network():
     mixed, _ = run(compose("fedproto", network=TWO, options={"lam": 0.0}))
     for number, network in enumerate([NARROW, DEEP]):
@@ -47,7 +49,7 @@ def test_groups_give_equal_results_however_they_are_mapped(options):
     assert difference(expected, state) < 1e-5
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 def test_each_network_is_computed_for_its_own_clients_alone():
     def count_flops(**options) -> float:
         round = compose("fedproto", network=models.grouped([models.mlp(3, hidden=(64,)) for _ in range(4)]), **options)
@@ -58,7 +60,7 @@ def test_each_network_is_computed_for_its_own_clients_alone():
     assert count_flops() < 0.5 * count_flops(participation=IN_ORDER)
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 def test_the_ensemble_of_the_groups_is_evaluated_also_when_states_are_on_the_host():
     algorithm = fh.algorithms.fedproto(learning_rate=0.3, batch_size=8)
     device, host = (
@@ -85,9 +87,9 @@ def test_networks_that_cannot_be_grouped_are_refused():
     with pytest.raises(InputError, match="numbers of networks are 0 to 1"):
         models.grouped([NARROW, DEEP], assignment=(0, 1, 2))
     with pytest.raises(InputError, match=r"networks\.1: it needs features that are vectors"):
-        models.grouped([NARROW, models.unet(3)]).init(jax.random.key(0), jnp.zeros((1, 16, 16, 1)))
+        jax.eval_shape(models.grouped([NARROW, models.unet(3)]).init, jax.random.key(0), jnp.zeros((1, 16, 16, 1)))
     with pytest.raises(InputError, match=r"heads for \[3, 4\] classes"):
-        models.grouped([NARROW, models.mlp(4)]).init(jax.random.key(0), jnp.zeros((1, 6, 6, 1)))
+        jax.eval_shape(models.grouped([NARROW, models.mlp(4)]).init, jax.random.key(0), jnp.zeros((1, 6, 6, 1)))
 
 
 @pytest.mark.parametrize(
@@ -103,6 +105,7 @@ def test_rounds_that_would_average_different_networks_are_refused(name, network,
         compose(name, network=network).init(jax.random.key(0), federation().data)
 
 
+@pytest.mark.extended
 def test_a_config_lists_the_networks():
     networks = ({"name": "mlp", "hidden": (8,)}, {"name": "lenet"})
     chosen, _ = settings.complete_settings({"model": {"name": "grouped", "networks": networks}})

@@ -33,7 +33,7 @@ def hub(monkeypatch, tmp_path):
     _hub._download.cache_clear()
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 def test_sizes_weights_and_adapters_are_downloaded_once_by_name(hub):
     folder, downloads = hub
     model = lora(rank=1)(bert(2, **SIZES))
@@ -62,6 +62,7 @@ def test_without_a_hub_the_message_says_what_to_download_and_where_to_put_it(hub
     assert "its .json and .safetensors files from https://huggingface.co/owner/missing into a directory" in message
 
 
+@pytest.mark.extended
 def test_the_real_package_reads_the_cache_without_a_network(monkeypatch, tmp_path):
     """The layout of huggingface_hub: refs name commits, and files of a snapshot are links to blobs."""
     constants = pytest.importorskip("huggingface_hub.constants")

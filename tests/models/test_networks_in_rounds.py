@@ -62,6 +62,7 @@ def test_fedbn_keeps_every_norm_of_a_resnet_personal():
     assert not any("norm" in path for path in tree.paths(state.server.shared))
 
 
+@pytest.mark.slow
 def test_a_unet_can_be_traced_in_a_round_on_masks():
     images, masks = np.zeros((6, 16, 16, 3), np.float32), np.zeros((6, 16, 16), np.int32)
     masked = client_data(images, masks, [3, 3])

@@ -25,6 +25,7 @@ def test_ranks_are_equally_likely_at_a_score_of_0_and_share_their_direction():
     assert narrow["kernel"].shape == (1, 1) and narrow["bias"].shape == (3,)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "inputs"),
     [

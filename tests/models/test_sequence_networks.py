@@ -86,6 +86,7 @@ def test_the_program_of_an_lstm_does_not_grow_with_the_length():
     assert num_operations(40) == num_operations(10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SMALL)
 @pytest.mark.parametrize("outputs", ["last", "every"])
 def test_padding_on_the_right_changes_nothing(name, outputs):

@@ -148,6 +148,7 @@ def test_damaged_files_are_named_with_their_keys(tmp_path):
         model.init(KEY, IMAGES)
 
 
+@pytest.mark.extended
 def test_sizes_follow_from_the_configuration(tmp_path):
     config = {"model_type": "vit", "hidden_size": 12, "num_hidden_layers": 2, "num_attention_heads": 2}
     config |= {"intermediate_size": 20, "patch_size": 4, "layer_norm_eps": 1e-12}
@@ -162,7 +163,7 @@ def test_sizes_follow_from_the_configuration(tmp_path):
         vit(3, pretrained=str(tmp_path))
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 def test_a_round_trains_adapters_of_a_vision_transformer_alone():
     network = lora(2, targets=("query", "value"))(vit(3, **SIZES))
     federation = fh.data.toy(num_clients=2, num_classes=3, image=(8, 8, 3))

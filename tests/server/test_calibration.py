@@ -47,6 +47,7 @@ def test_pooled_moments_do_not_depend_on_how_examples_are_divided():
     assert not np.any(together.means[3]) and not np.any(together.covariances[3])
 
 
+@pytest.mark.slow
 def test_calibration_changes_the_head_alone_and_not_without_a_rate():
     params = {"body": jnp.ones(2), "classifier": {"kernel": jnp.zeros((3, 4))}}
 

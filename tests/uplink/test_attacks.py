@@ -95,6 +95,7 @@ def test_the_largest_z_is_that_of_the_clients_who_are_present():
     assert difference(largest.server.shared, number.server.shared) < ROUNDING
 
 
+@pytest.mark.slow
 def test_a_largest_z_that_is_no_attack_is_refused_or_warned_of():
     """Two attackers of ten clients have z = 0; of a hundred, one in five may be more than two in a round of ten."""
     server = attack_little_is_enough("largest", fraction=0.2).init_server

@@ -107,7 +107,7 @@ def private(stage, **rest):
     return compose("fedavg", norm="none", options={"weighting": "uniform"}, change={"uplink": (stage,)}, **rest)
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 def test_the_identity_is_independent_noise_and_others_keep_their_state_across_a_stop():
     correlated = matrix_mechanism(0.5, 1.5, rounds=9, separation=3, strategy="identity")
     independent = gaussian_mechanism(0.5, 1.5 * 3**0.5)

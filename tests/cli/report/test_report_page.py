@@ -64,7 +64,7 @@ def test_settings_cannot_break_out_of_the_page(report_contents):
     assert json.loads(data)["figures"]["curves"]["title"] == "Learning curves"
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 def test_every_link_of_the_page_is_an_existing_file(tmp_path, capsys):
     run = sample_runs.write_snapshots(sample_runs.write_run(tmp_path / "fedavg"), rounds=[0])
     assert command.main([str(run), f"--out={tmp_path / 'a.html'}"]) == 0

@@ -189,6 +189,7 @@ def test_comparison_and_report_show_measured_figures_with_their_examples(finishe
     assert "fairness_personal_test" in report and "fairness_clients" not in report
 
 
+@pytest.mark.extended
 def test_a_complete_run_matches_auto_and_its_resolved_values_only(finished, command, capsys):
     again = [*command, f"--workdir={finished[0]}"]
     resolved = ["--config.data.client_test_fraction=0", "--config.personal_on_test=true"]

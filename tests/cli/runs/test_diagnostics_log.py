@@ -30,6 +30,7 @@ def lines(path):
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
+@pytest.mark.slow
 def test_a_run_writes_its_diagnostics_and_prints_their_cost(tmp_path, capsys):
     (tmp_path / "config.py").write_text(CONFIG)
     arguments = [f"--config={tmp_path / 'config.py'}", f"--workdir={tmp_path / 'run'}", "--no_compilation_cache"]

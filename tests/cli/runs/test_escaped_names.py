@@ -56,14 +56,14 @@ def test_all_files_are_written_and_tables_have_one_line_per_row(workdir):
     assert text.count("\n") == 1 + len(rows)
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 def test_a_complete_run_prints_its_table_without_interpreting_markup(workdir, capsys):
     config = workdir.parent / "config.py"
     assert train.main([f"--config={config}", f"--workdir={workdir}"]) == 0
     assert "unseen/[/x] $y^{/accuracy" in capsys.readouterr().out
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 def test_the_report_shows_names_literally(workdir, tmp_path, capsys):
     pytest.importorskip("plotly")
     from fedjax_het.cli.report import __main__ as report

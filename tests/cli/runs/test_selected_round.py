@@ -58,6 +58,7 @@ def test_selected_rows_are_those_of_the_selected_rounds(finished):
         assert means == pytest.approx(chosen["figures"][name]["seeds"], rel=1e-6)
 
 
+@pytest.mark.slow
 def test_measures_read_the_selected_rows(finished):
     run = RunResults(finished / "run")
     columns = {

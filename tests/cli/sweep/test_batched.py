@@ -72,6 +72,7 @@ def test_each_run_equals_the_run_trained_alone(trained, tmp_path):
     assert files == {path.name for path in (trained / "1").iterdir()}
 
 
+@pytest.mark.slow
 def test_each_run_records_the_runs_of_its_program(trained):
     beside = [json.loads((trained / name / "resolved.json").read_text())["beside"] for name in "01"]
     assert beside == [["0", "1"], ["0", "1"]]

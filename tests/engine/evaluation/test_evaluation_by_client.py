@@ -72,6 +72,7 @@ def test_scores_do_not_depend_on_other_clients(name, norm, federation):
             np.testing.assert_allclose(ours, expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_batches_are_even_and_hold_one_client_only(federation):
     """Against the definition, one batch after the other, with a network that normalises by its batch."""
     network = NETWORKS["cnn"]("batch_stat")

@@ -52,6 +52,7 @@ def test_a_rule_that_returns_the_received_model_scores_as_the_server_does():
     np.testing.assert_allclose(evaluation.personal_test.loss[0], np.repeat(evaluation.test.loss, 5), rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_fine_tuning_changes_the_scores_and_not_the_state():
     """Each client is tuned from the server's model, on its own examples."""
     simulation = simulate(personalize=fine_tuned(sgd(0.5, batch_size=32, shuffle=False)))
@@ -75,6 +76,7 @@ def test_fine_tuning_changes_the_scores_and_not_the_state():
         assert evaluation.personal.loss[0, client] == pytest.approx(float(loss(tuned, held)), rel=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "where", [("host", "stream"), pytest.param(("disk", "device"), marks=pytest.mark.slow)], ids=str
 )
@@ -95,6 +97,7 @@ def test_own_models_off_the_device_score_the_same(where):
         np.testing.assert_allclose(ours, theirs, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_fine_tuning_is_a_function_of_the_round_and_the_client():
     """Dropped-out clients and the block size of the evaluation do not change the result."""
     rule = {"personalize": fine_tuned(sgd(0.1, batch_size=2))}

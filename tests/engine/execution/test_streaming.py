@@ -86,6 +86,7 @@ def run(simulation: Simulation, blocks: tuple[int, ...] = (5, 4)) -> tuple:
     return jax.tree.map(np.array, (without_padding(with_all_client_states(state), federation().num_clients), out))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("client_states", ["device", pytest.param("host", marks=pytest.mark.slow)])
 def test_a_released_executor_keeps_no_data_on_the_device(client_states):
     shape = federation().examples.inputs.shape

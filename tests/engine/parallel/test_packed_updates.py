@@ -63,7 +63,7 @@ def test_a_weighting_reads_packed_updates_as_floats():
     assert difference(wanted, ours) < 1e-2
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 def test_streaming_sums_are_of_the_unpacked_updates():
     momentum = {"reports": {"momentum": effective_learning_rate(0.05)}, "published": {"momentum": mean_direction()}}
     rounds = [compose("fedgh", options=options, change=momentum) for options in ({}, PACKED)]

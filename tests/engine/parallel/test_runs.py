@@ -174,7 +174,7 @@ def test_the_error_for_a_list_of_algorithms_says_how_to_write_a_sweep():
         build([algorithm("fedavg"), algorithm("fedavg")])
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 def test_the_cost_covers_all_runs():
     fewest, largest = build(sweep("fedavg", {"epochs": (1, 2)})).cost.steps_per_client
     assert fewest == build(algorithm("fedavg", epochs=1)).cost.steps_per_client[0]

@@ -58,6 +58,7 @@ def test_traffic_between_devices_is_the_documented_number_of_models(name, num_cl
     assert found["reduce-scatter"] == 0
 
 
+@pytest.mark.slow
 def test_rows_that_a_tpu_takes_one_by_one_are_taken_where_they_lie(monkeypatch):
     monkeypatch.setattr(tree, "_LARGE_ROW", 1)
     with tracing_for("tpu"):

@@ -50,6 +50,7 @@ def test_augmentation_does_not_depend_on_the_layout():
     assert difference(train(federated), train(federated, chunked(1))) < 1e-5
 
 
+@pytest.mark.slow
 def test_another_key_augments_differently():
     federated = federation(JITTER)
     keys = [jax.random.key(0), jax.random.key(1)]

@@ -48,14 +48,14 @@ def test_weights_of_a_mixture_sum_to_one_and_stay_uniform_at_absent_clients():
     assert np.abs(weights[[0, 2, 3]] - 1 / 3).min(axis=1).max() > 1e-3
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 def test_cfl_without_a_division_is_fedavg():
     ours = train("cfl", {"eps_1": 1e-6})
     assert ours.published["groups"]["number"] == 1
     assert difference(first(ours.shared), train("fedavg", {"weighting": "uniform"}).shared) < ROUNDING
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 def test_a_model_that_no_client_chose_does_not_change():
     round = compose("ifca", options={"num_models": 6})
     start = jax.tree.leaves(round.init(jax.random.key(0), federation().data).server.shared)
@@ -95,7 +95,7 @@ def test_ifca_finds_planted_groups():
     assert scores[0]["personal/accuracy_mean"] > scores[1]["clients/accuracy_mean"] + 0.1
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 def test_traffic_counts_the_models_that_are_sent():
     def cost(algorithm):
         return Simulation(algorithm, network_of("fedavg"), federation(), rounds=1).cost

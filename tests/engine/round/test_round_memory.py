@@ -60,6 +60,7 @@ def test_an_aggregator_that_edits_updates_stacks_them_once(name):
     assert 7 < many - few < 9
 
 
+@pytest.mark.slow
 def test_a_bfloat16_stack_takes_half_the_memory():
     few, many = (models_in_memory("fedld", size, chunked(1), aggregation={"stack": "bfloat16"}) for size in (4, 12))
     assert 3.5 < many - few < 4.5

@@ -168,7 +168,7 @@ def test_the_candidates_with_the_largest_losses_train():
     assert trained == set(metrics.cohort[np.argsort(-losses)[:2]].tolist()) and len(rows.count) == 5
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 def test_polls_count_as_traffic():
     simulation = simulate(SMALL["pow_d"])
     state, _ = finish(simulation, 4)

@@ -61,6 +61,7 @@ def test_clients_do_the_steps_that_they_have_time_for(speeds, layout):
     assert metrics.seconds == pytest.approx(5.4)
 
 
+@pytest.mark.slow
 def test_partial_work_is_the_beginning_of_the_usual_work():
     """A deadline for two steps gives the same result as two steps per round, if the batches are the same."""
     round = timed_round(log_normal(sigma=0.0, deadline=2.5))

@@ -87,6 +87,7 @@ def test_a_weight_that_reads_a_missing_report_is_refused():
     refuse(mean(weighting), r"the aggregator reads reports\['loss'\], but this algorithm fills only: nothing")
 
 
+@pytest.mark.slow
 def test_weights_can_read_a_traced_hyper_parameter():
     def after(power):
         weighting = weight_per_client(lambda upload: upload.num_examples**power)

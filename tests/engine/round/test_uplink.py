@@ -78,6 +78,7 @@ def test_a_client_that_sends_infinity_is_dropped_and_keeps_its_memory():
     np.testing.assert_array_equal(state.clients.memory["uplink"][0], [1, 1, 0, 1, 1])
 
 
+@pytest.mark.slow
 def test_keys_are_of_seed_round_client_and_stage_and_the_round_key_is_shared():
     def draws(update, view):
         own = jax.random.uniform(view.key, ())
@@ -117,6 +118,7 @@ def test_attackers_who_know_all_updates_replace_their_own(name, layout):
         assert difference(start, state.server.shared["params"]) > ROUNDING
 
 
+@pytest.mark.slow
 def test_the_server_steps_without_reports_only_where_a_stage_says_so():
     increment = lambda update, view: (jax.tree.map(lambda x: x + 1, update), view.state)  # noqa: E731
     start = run(compose("fedavg"), rounds=0)[0].server.shared["params"]

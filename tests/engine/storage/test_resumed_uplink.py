@@ -33,6 +33,7 @@ STAGE = Stage(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", [{}, {"client_states": "host", "examples": "stream"}], ids=["device", "streamed"])
 def test_a_run_with_stages_and_a_clock_resumes_with_the_same_bits(place, tmp_path):
     simulation = Simulation(

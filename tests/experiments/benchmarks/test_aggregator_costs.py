@@ -6,6 +6,7 @@ from fedjax_het.engine.parallel.layout import sharded, vmapped
 pytestmark = pytest.mark.extended
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", [vmapped, pytest.param(sharded(2), marks=pytest.mark.slow)], ids=str)
 def test_every_aggregator_is_measured_with_the_mean(layout):
     rows, rate = aggregators.measure(4, 4000, layout, ["float32", "bfloat16"], repeats=2)

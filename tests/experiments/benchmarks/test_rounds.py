@@ -177,6 +177,7 @@ def test_records_have_the_documented_keys_and_figures(measurements):
     assert record["versions"] == {"one": "1.0"} and record["peak_rss_mb"] == 100.0 and record["startup_seconds"] > 0
 
 
+@pytest.mark.extended
 def test_the_table_is_sorted_with_ratios_to_this_package(measurements):
     console = Console(width=80)
     with console.capture() as printed:
