@@ -131,7 +131,7 @@ def test_entries_that_nobody_sends_keep_their_value_exactly(name):
     assert not np.array_equal(after["dense_0"]["kernel"], before["dense_0"]["kernel"])
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 def test_a_head_row_is_averaged_over_the_clients_with_its_class():
     chosen = whole_labels()
     labels = jnp.minimum(chosen.examples.labels, 1)  # nobody has class 2
@@ -143,7 +143,7 @@ def test_a_head_row_is_averaged_over_the_clients_with_its_class():
     assert not np.array_equal(after["kernel"][:, :2], before["kernel"][:, :2])
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 def test_units_outside_the_sub_network_do_not_move_with_any_activation():
     class Sigmoid(nn.Module):
         hidden: int = 6
@@ -266,7 +266,7 @@ def test_smaller_networks_give_the_results_of_masks(name, options):
     assert difference(masked, sliced) < ROUNDING
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 def test_half_the_width_costs_less_than_half():
     def count_flops(width: float) -> float:
         network = models.mlp(3, (256, 256, 256))

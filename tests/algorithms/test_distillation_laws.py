@@ -81,6 +81,7 @@ def test_a_pair_is_evaluated_as_its_common_network_by_the_server_and_as_its_own_
     assert is_equal(kept, own)
 
 
+@pytest.mark.slow
 def test_a_common_network_may_have_another_architecture():
     chosen = fedkd(student=mlp(3, hidden=(), norm="none"), **TINY)
     round = make_round(chosen, mlp(3, hidden=(8,), norm="batch"), 5, prepare=federation().prepare)
@@ -89,6 +90,7 @@ def test_a_common_network_may_have_another_architecture():
     assert bool(tree.is_finite(state))
 
 
+@pytest.mark.slow
 def test_fedkd_sends_whole_matrices_with_all_energy_and_small_ranks_with_little():
     whole, _ = run(compose("fedkd", norm="none", options={"energy": 1.0, "last_energy": 1.0}))
     plain, _ = run(compose("fedkd", norm="none", change={"uplink": ()}))
@@ -122,6 +124,7 @@ def test_fedgen_needs_a_shared_head():
         run(compose("fedgen", norm="none", change={"sharing": personal("params/classifier/*")}), rounds=1)
 
 
+@pytest.mark.slow
 def test_fedtgp_sends_prototypes_and_keeps_the_network_that_makes_them():
     round = compose("fedtgp", norm="none")
     state, data = round.init(KEY, federation().data), federation().data
@@ -144,6 +147,7 @@ def test_the_margin_of_a_single_class_is_its_bound_and_equal_points_have_finite_
     assert bool(tree.is_finite(gradient))
 
 
+@pytest.mark.slow
 # ---- public examples -------------------------------------------------------------------------------------------------
 def test_feddf_without_steps_or_with_rate_zero_is_uniform_fedavg():
     uniform = train("fedavg", weighting="uniform")

@@ -153,7 +153,7 @@ def test_without_conflicts_fedfv_is_the_mean_and_otherwise_has_its_length():
     np.testing.assert_allclose(plain, updates.mean(axis=0), rtol=1e-5)
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 def test_propfair_scales_gradients_with_the_loss_of_a_client():
     """With full batches, the loss of a client is that of its batch."""
     options = {"batch_size": 32, "base": 3.0, "rounds": 2}
@@ -162,7 +162,7 @@ def test_propfair_scales_gradients_with_the_loss_of_a_client():
     assert difference(*apart) > 1e-4
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 def test_the_averaged_adversary_evaluates_the_mean_of_all_models():
     from tests.harness import compose, federation
 

@@ -136,7 +136,7 @@ def test_fedadam_and_fedyogi_agree_in_the_first_round_only():
     assert difference(train("fedadam", rounds=3), train("fedyogi", rounds=3)) > 1e-6
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 def test_adaptive_fedavg_is_fedavg_with_the_published_rate():
     """The whole rate in the first two rounds, where the ratio of variances is 1, and the half at most in the third."""
     ours = run(compose("ada_fedavg", norm="none"), rounds=3)[0].server

@@ -40,6 +40,7 @@ def fedavg():
     return train_shared("fedavg", weighting="uniform")
 
 
+@pytest.mark.slow
 def test_fediir_without_penalty_is_fedavg_to_the_bit(fedavg):
     assert is_equal(train_shared("fediir", gamma=0.0), fedavg)
     assert difference(train_shared("fediir", gamma=0.1), fedavg) > 1e-4

@@ -36,6 +36,7 @@ def test_moon_agrees_with_fedavg_in_the_first_round_only():
     assert difference(train_shared("moon", 2), train_shared("fedavg", 2)) > 1e-4
 
 
+@pytest.mark.slow
 def test_moon_against_the_initial_model_starts_at_a_loss_of_log_two():
     """The received and the earlier model are equal: the term is constant, and its gradient zero."""
     assert difference(train_shared("moon", 1, first="init"), train_shared("fedavg", 1)) < 1e-5
@@ -114,6 +115,7 @@ def test_fedpac_keeps_the_heads_of_clients_outside_the_cohort():
         assert is_equal(*own) == (client not in asked)
 
 
+@pytest.mark.slow
 def test_fedpacs_head_steps_do_not_change_the_extractor():
     """With a learning rate of zero for the body, only heads change."""
     start = compose("fedpac", norm="none").init(jax.random.key(0), federation().data)

@@ -170,6 +170,7 @@ def test_a_valve_gives_no_negative_features():
     assert np.all(out >= 0)
 
 
+@pytest.mark.slow
 def test_gpfls_heads_are_never_sent():
     state = train("gpfl")
     assert "classifier" not in of_model(state)

@@ -66,6 +66,7 @@ def test_the_command_shows_scores_before_and_after(finished, capsys):
     assert after < before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

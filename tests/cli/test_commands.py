@@ -132,7 +132,7 @@ def test_a_config_imports_modules_of_its_own_folder_only(tmp_path):
     assert not [name for name in sys.modules if name.startswith("_configs_beside")]
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 def test_child_processes_import_this_package_in_any_directory(tmp_path):
     """The process that starts another has the checkout on its path, and not the current directory."""
     (tmp_path / "fedjax_het.py").write_text("raise ImportError('another module of this name')\n")

@@ -63,7 +63,7 @@ def test_a_run_does_not_continue_on_other_pictures_of_the_same_names_and_labels(
     assert "made on other data" in capsys.readouterr().err
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["4", "4/state"])
 def test_a_run_without_its_last_checkpoint_does_not_continue(config, tmp_path, capsys, name):
     flags = [f"--config={config}", f"--workdir={tmp_path}"]
@@ -161,7 +161,7 @@ def test_a_stop_that_cannot_take_effect_is_refused_before_the_first_round(config
     assert message in capsys.readouterr().err and not workdir.exists()
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 def test_a_simulation_in_python_stops_early():
     federation = data.toy(num_clients=3, test_fraction=0.3)
     network, stop = models.mlp(federation.num_classes, hidden=()), EarlyStopping("test/accuracy", patience=2)

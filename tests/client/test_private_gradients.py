@@ -49,7 +49,7 @@ def test_no_example_moves_the_sum_by_more_than_the_bound_whatever_it_is():
         assert np.linalg.norm(moved) <= bound * (1 + 1e-5)
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 def test_every_example_is_drawn_with_the_same_probability_independently_and_at_most_the_slots():
     """A key gives the same examples whatever the capacity of the table."""
     table = client_data(np.arange(20.0)[:, None], np.zeros(20), [12])
@@ -79,7 +79,7 @@ def test_every_example_is_drawn_with_the_same_probability_independently_and_at_m
     np.testing.assert_allclose(truncated.mean(0), truncated.mean(), atol=0.05)
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 def test_without_noise_and_clipping_a_batch_of_everyone_is_gradient_descent():
     """Also of parts of the model, whose other leaves do not count in the norm."""
     for options in ({}, {"only": "params/classifier/*"}):

@@ -65,7 +65,7 @@ def test_tasks_divide_the_classes_and_domains_can_take_their_place():
     assert {int(i) % 2 for index, n in zip(*by_domain.in_round(3).data.train, strict=True) for i in index[:n]} == {1}
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 def test_noise_and_flips_depend_on_the_example_alone():
     kinds = [Concept(), Concept(noise=0.1, flips=0.5)]
     concepts = stack_concepts(kinds, IMAGES, LABELS, 6, seed=3)

@@ -125,6 +125,7 @@ def test_gradient_norms_are_those_of_the_received_model(diagnosed):
     np.testing.assert_allclose(found["norms"]["gradients"], norms, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_classes_and_the_landscape_agree_with_the_decomposition(diagnosed):
     found, _ = diagnosed
     classes, decomposition = found["classes"], found["decomposition"]

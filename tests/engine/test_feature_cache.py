@@ -47,7 +47,7 @@ HEAD = probed()
 BLOCK = models.freeze("*dense_0/*")(start_alike(models.mlp(3, hidden=(8, 6), norm="none")))
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["fedavg", "scaffold"])
 @pytest.mark.parametrize(
     ("network", "num_features"),
@@ -83,7 +83,7 @@ def test_norms_that_use_the_batch_are_not_cached():
     assert difference(train(kernels, federation()).evaluation, train(cached, clients).evaluation) < 1e-5
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 def test_a_folder_keeps_features_until_a_weight_or_an_example_changes(tmp_path):
     def files(network, clients):
         _, cached = cache_features(network, clients, folder=tmp_path / "features")

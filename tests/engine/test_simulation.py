@@ -122,7 +122,7 @@ def test_several_seeds_equal_simulations_of_one_seed():
     assert (mean, deviation) == pytest.approx((values.mean(), values.std()))
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", [chunked(2), sharded(2)], ids=str)
 def test_simulations_in_other_layouts_give_equal_results(layout):
     plain, other = (

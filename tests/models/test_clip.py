@@ -50,7 +50,7 @@ def test_the_head_is_made_of_the_texts_of_the_file(tmp_path, naming):
     np.testing.assert_allclose(model.classify(variables["params"], features), expected, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 def test_texts_follow_their_classes_and_ignore_what_is_behind_the_end_token():
     whole, text = whole_params(), make_towers(3, None, SIZES)[1]
     run = lambda tokens: text.apply({"params": whole["text"]}, np.asarray(tokens))  # noqa: E731

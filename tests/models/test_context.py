@@ -50,7 +50,7 @@ def test_the_order_of_classes_permutes_the_logits(options):
     assert np.abs(ours - ours[:, ::-1]).max() > 1e-3
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 def test_the_vectors_begin_as_the_embeddings_of_initial_tokens():
     model, written = context(initial=(7, 8))(build()), build([[1, 7, 8, *prompt[1:]] for prompt in PROMPTS])
     variables = model.init(KEY, IMAGES)

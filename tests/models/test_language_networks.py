@@ -56,6 +56,7 @@ def test_padding_on_either_side_changes_no_class(name, left, right):
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradient))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", DECODERS)
 def test_a_position_is_predicted_from_the_tokens_up_to_it(name):
     model = make(name, 11)

@@ -122,7 +122,7 @@ def test_weights_of_another_network_are_refused_at_initialization(tmp_path, chan
         jax.eval_shape(model.init, KEY, INPUTS[..., :channels])
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 def test_names_of_torchvisions_old_densenets_are_read():
     state = state_dict("densenet121")
     old = {

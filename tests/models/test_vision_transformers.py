@@ -136,7 +136,7 @@ def test_invalid_settings_and_images_are_refused(options, images, message):
         jax.eval_shape(vit(3, **options).init, KEY, jnp.zeros(images or (1, 8, 8, 3)))
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 def test_damaged_files_are_named_with_their_keys(tmp_path):
     variables = init(vit(3, **SIZES))
     state = to_torch(variables, TIMM_NAMES)

@@ -43,6 +43,7 @@ def honest():
     return moved()[0].server.shared
 
 
+@pytest.mark.slow
 def test_when_all_flip_signs_the_server_goes_backwards(start, honest):
     state, _ = moved(sign_flip(clients=range(5)))
     forward, backward = tree.subtract(honest, start), tree.subtract(state.server.shared, start)

@@ -94,7 +94,7 @@ def as_one_of_two(index: int) -> list[str]:
     return [f"--coordinator=127.0.0.1:{free_port()}", "--num_processes=2", f"--process_id={index}"]
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 def test_a_coordinator_that_does_not_answer_is_named(place, tmp_path, capsys):
     flags = [*as_one_of_two(1), "--initialization_timeout=5"]
     assert train.main([*train_arguments(place, tmp_path, {}), *flags]) == 2

@@ -170,6 +170,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("damage", "message"), REFUSED.values(), ids=REFUSED)
 def test_a_damaged_run_is_refused_with_one_message_and_left_unchanged(workdir, command, capsys, damage, message):
     damage(workdir)

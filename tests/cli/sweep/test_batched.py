@@ -114,6 +114,7 @@ def test_a_run_that_began_with_others_notes_it_when_resumed_alone(trained, tmp_p
     assert "together with other runs: its results are equal within rounding" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_another_config_in_the_directory_is_refused(trained, capsys):
     assert batched.main([str(write_runs_file(trained, {"algorithm.mu": "0.7"}))]) == 2
     assert "holds a run of another config" in capsys.readouterr().err

@@ -342,7 +342,7 @@ def test_a_sentencepiece_model_alone_is_refused_with_advice(tmp_path, tokenizer)
 
 
 # ---- training --------------------------------------------------------------------------------------------------------
-@pytest.mark.extended
+@pytest.mark.slow
 def test_prompts_and_padding_count_neither_in_losses_nor_in_scores(tmp_path, tokenizer):
     for split in ("train", "test"):
         write(tmp_path / "x" / f"{split}.json", json.dumps(ASKED))

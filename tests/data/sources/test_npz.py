@@ -88,7 +88,7 @@ def test_the_error_for_a_directory_without_arrays_lists_the_forms(tmp_path):
     refuse(r"Looked for: a \.npz file.*train-images-idx3-ubyte.*data_batch_1", "arrays", tmp_path)
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 def test_pacs_is_read_from_a_file_per_domain():
     dataset = load("arrays", path=shared_path("data/pacs"))
     assert dataset.inputs.shape == (9991, 64, 64, 3)

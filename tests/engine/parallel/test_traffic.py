@@ -69,6 +69,7 @@ def test_rows_that_a_tpu_takes_one_by_one_are_taken_where_they_lie(monkeypatch):
     assert found["all-gather"] == pytest.approx(COHORT, abs=0.1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "gathered"), [("ditto", 0), ("lgfedavg", COHORT)])
 def test_an_evaluation_sends_models_of_clients_once_or_twice(name, gathered):
     """A block of clients at a time: for scoring, and for the mean of personal leaves on every device."""

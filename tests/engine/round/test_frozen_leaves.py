@@ -151,7 +151,7 @@ def test_frozen_norms_and_dropout_compute_as_in_evaluation(as_attribute):
     assert kept.all() and (np.asarray(trained) == 0).any()
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 def test_the_server_alone_changes_base_leaves_and_sends_them():
     def update(problem, state, view):
         step = jax.tree.map(jnp.ones_like, view.received.base)

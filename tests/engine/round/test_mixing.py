@@ -36,7 +36,7 @@ def train(algorithm, **options):
     return run(compose(algorithm, **options), rounds=3)[0]
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("without", "alike"),
     [(dpsgd("complete", **TRAINING), fedavg(weighting="uniform", **TRAINING)),
@@ -50,7 +50,7 @@ def test_on_the_complete_graph_all_clients_hold_the_model_of_the_server(without,
     assert difference(state.clients.personal, everyone) < ROUNDING
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 def test_without_edges_clients_train_alone():
     apart, state = train(dpsgd(EMPTY, **TRAINING)), train(dpsgd("ring", **TRAINING))
     assert difference(apart.clients.personal, state.clients.personal) > 1e-3

@@ -30,7 +30,7 @@ def first(stack):
 
 
 @pytest.mark.every_case
-@pytest.mark.extended
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["ifca", "fesem", "fedem"])
 def test_a_single_model_is_fedavg(name):
     number = "num_components" if name == "fedem" else "num_models"

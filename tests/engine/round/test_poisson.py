@@ -31,7 +31,7 @@ def test_clients_take_part_independently_and_equally_often():
     assert np.abs(pairs).max() < 5 / np.sqrt(DRAWS)
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 def test_the_number_of_clients_of_a_large_population_is_binomial():
     rule, num_clients, probability = poisson(1e-3), 1_000_003, 1e-3
     draw = jax.jit(jax.vmap(lambda key: rule.draw(key, num_clients, 0)))

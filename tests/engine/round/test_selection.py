@@ -132,7 +132,7 @@ def test_a_run_is_equal_bit_for_bit_however_it_is_cut_and_wherever_its_data_are(
         assert is_equal(after.server, state.server) and is_equal(again, metrics)
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 def test_the_state_of_a_selection_is_in_checkpoints(tmp_path):
     simulation = simulate(SMALL["rpow_d"])
     state, _ = simulation.advance(simulation.start(), 2)

@@ -59,6 +59,7 @@ def test_a_custom_median_equals_that_of_the_updates(layout):
     assert difference(expected, moved) < 1e-5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "aggregator"), [("fedavg", mean), ("fednova", normalized_mean)])
 def test_a_sum_made_while_clients_train_is_that_of_the_stack(name, aggregator):
     by_examples = WEIGHTINGS["samples"]._replace(per_client=None)

@@ -27,7 +27,7 @@ def build(name: str, num_seeds: int = 1, **options) -> Simulation:
     )
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 @all_quick_for("fedavg", "fedbn", "fedpac")
 def test_a_resumed_run_ends_with_the_same_bits(name, tmp_path):
     simulation = build(name)
@@ -119,7 +119,7 @@ def test_a_damaged_file_of_client_states_is_refused(tmp_path):
         Checkpoints(tmp_path, "me").restore(simulation.start())
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 def test_moving_client_states_on_or_off_the_device_is_refused(tmp_path):
     advance_in_blocks(build_off_device(), 1, directory=tmp_path)
     with pytest.raises(InputError, match=r"saved with client states off the device. Set client_states"):

@@ -148,7 +148,7 @@ def measurements(tmp_path_factory):
     return Benchmark(W3, [name for name in pythons if name in PEERS], BenchmarkRules(cores=2, pythons=pythons)).run()
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 def test_crashed_and_missing_peers_are_reported_and_the_others_are_measured(measurements):
     assert "out of luck" in measurements["flower"].crashed
     assert [len(measurements[name].seconds) for name in (OURS, "torch_lean", "flower", "fedjax")] == [7, 7, 0, 0]

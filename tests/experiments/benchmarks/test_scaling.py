@@ -13,7 +13,7 @@ def test_a_study_lists_points_up_to_the_largest():
     assert max(point.cohort for point in points) == 100
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 @pytest.mark.parametrize("residence", [("device", "device"), ("disk", "stream")])
 def test_a_point_is_measured_with_consistent_figures(residence):
     measured = measure(Point("scaffold", 50, 4, 700, *residence, calls=2), chunked(1))

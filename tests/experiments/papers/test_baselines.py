@@ -46,7 +46,7 @@ def test_every_other_algorithm_takes_the_network(name):
     trace(name)
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 def test_runs_of_one_algorithm_and_partition_differ_in_the_rate_alone():
     experiment = baselines.EXPERIMENTS["fashion_mnist"]
     runs = [experiment.make_runs("cpu", {}, {}, rate) for rate in experiment.choices]

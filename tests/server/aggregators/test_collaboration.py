@@ -87,7 +87,7 @@ def test_small_weights_are_dropped_and_the_rest_sums_to_one():
     np.testing.assert_array_equal(drop_small_weights(rows, 0.0), rows)
 
 
-@pytest.mark.extended
+@pytest.mark.slow
 def test_heads_are_mixed_per_client_and_other_leaves_averaged():
     reports = reports_of()
     aggregate, _ = server_step.aggregate(collaborative_heads(mean()), None, (), view(**reports))
