@@ -29,7 +29,6 @@ def first(stack):
     return jax.tree.map(lambda leaf: leaf[0], stack)
 
 
-@pytest.mark.every_case
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["ifca", "fesem", "fedem"])
 def test_a_single_model_is_fedavg(name):
