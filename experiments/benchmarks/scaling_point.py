@@ -60,7 +60,7 @@ def measure(point: Point, layout: Layout) -> dict[str, Any]:
         BLOCK,
     )
     traced, offload = trace_round(spec, layout), OffloadPolicy(point.client_states, point.examples)
-    runner = Executor(traced, offload, Path(tempfile.gettempdir()))
+    runner = Executor(traced, offload, Path(tempfile.gettempdir()), is_tentative=True)
     seconds = autotune.time_rounds(runner, point.calls, block=BLOCK)
     median, state = float(np.median(seconds)), traced.shapes.state
     steps = int(algorithm.local_update.num_steps(np.array(EXAMPLES_PER_CLIENT)))

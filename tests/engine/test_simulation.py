@@ -79,7 +79,8 @@ def test_an_effort_given_to_jax_is_kept_and_a_jax_without_the_setting_is_accepte
 
 
 @pytest.mark.extended
-def test_a_round_is_traced_once():
+@pytest.mark.parametrize("layout", [vmapped, sharded(1)], ids=str)
+def test_a_round_is_traced_once(layout):
     traces = []
 
     def count(forward):
@@ -87,7 +88,7 @@ def test_a_round_is_traced_once():
         return 0.0 * forward.outputs.logits.sum()
 
     counted = replace(algorithm("fedavg"), objective=(*algorithm("fedavg").objective, count))
-    built = Simulation(counted, model(), federation(), rounds=25, evaluate_every=10)
+    built = Simulation(counted, model(), federation(), rounds=25, evaluate_every=10, layout=layout)
     state = built.start()
     for num_rounds in (10, 10, 5):
         state, _ = built.advance(state, num_rounds)

@@ -1,5 +1,6 @@
 """Evaluation of a run on all held-out examples, in pieces that fit on the device."""
 
+from concurrent.futures import Future
 from functools import partial
 
 import jax
@@ -80,10 +81,10 @@ class Evaluator:
         self._has_personal_leaves = bool(jax.tree.leaves(run.state.clients.personal))
         self._has_own_models = has_own_models(run.state.clients, algorithm)
 
-    def compile(self, exchange: list[Compiled], keys: Key) -> None:
-        """Compile the programs, given those of `RunPrograms.exchange` and the key of each run."""
+    def begin_compilation(self, exchange: list[Future[Compiled]], keys: Key) -> None:
+        """Begin to compile the programs, given those of `RunPrograms.exchange` and the key of each run."""
         self._gather, self._keys = exchange[:1], keys
-        self._compiled = {name: program.compile() for name, (program, _) in self.programs().items()}
+        self._compiled = {name: program.begin_compilation() for name, (program, _) in self.programs().items()}
 
     def __call__(self, state: State) -> Evaluation:
         """Evaluate a state; the results are NumPy arrays."""
@@ -95,7 +96,7 @@ class Evaluator:
             for held in pieces:
                 piece = self._load_piece(held)
                 jax.block_until_ready(running)  # at most two pieces are on the device
-                score = self._compiled[name]
+                score = self._compiled[name].result()
                 totals, values = running = score(hyper_parameters, server, mean_personal, totals, *piece)
                 for number, value in zip(numbers, values, strict=False):
                     predicted[number].append(np.asarray(value))
@@ -116,7 +117,7 @@ class Evaluator:
         """Peak bytes per device beyond the data of rounds; two pieces replace a round's examples."""
         copies = 1 if self._is_whole else 2
         sizes = [
-            cost.temporary_bytes(self._compiled[name]) + copies * tree.num_bytes(loaded)
+            cost.temporary_bytes(self._compiled[name].result()) + copies * tree.num_bytes(loaded)
             for name, (_, loaded) in self.programs().items()
         ]
         return max(sizes) - (tree.num_bytes(self._loader.shapes()) if self._loader.is_streaming else 0)
@@ -145,7 +146,7 @@ class Evaluator:
         for numbers in [blocks] if self._is_whole else np.split(blocks, self._num_blocks):
             piece = self._load_blocks(state.clients, numbers, tables)
             parts += jax.tree.map(np.asarray, running)  # at most two pieces are on the device
-            score = self._compiled["personal models"]
+            score = self._compiled["personal models"].result()
             running = [score(self._run.hyper_parameters, state.server, *piece, self._keys)]
         parts += jax.tree.map(np.asarray, running)
         joined = jax.tree.map(lambda *pieces: np.concatenate(pieces, axis=1)[:, : self._spec.num_clients], *parts)
@@ -153,7 +154,7 @@ class Evaluator:
 
     def _mean_personal(self, clients: Clients) -> Variables:
         """`mean_personal_variables`; blocks without trained clients, which add zeros, are skipped."""
-        program = self._compiled["mean of personal leaves"]
+        program = self._compiled["mean of personal leaves"].result()
         if not isinstance(clients, ClientStore):
             return program(clients)
         shares = np.stack([trained_client_weights(rounds, self._client_groups) for rounds in clients.rounds])
@@ -183,7 +184,7 @@ class Evaluator:
         ids = np.broadcast_to(ids, (self._spec.num_runs, len(ids)))
         if isinstance(clients, ClientStore):
             return clients.take(ids)
-        return self._gather[0](clients, ids) if self._gather else clients
+        return self._gather[0].result()(clients, ids) if self._gather else clients
 
     def _client_ids(self, number: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(Ids of blocks of clients, whether each is a client rather than padding.)"""

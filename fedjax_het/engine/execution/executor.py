@@ -2,18 +2,20 @@
 
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from functools import cached_property
 from pathlib import Path
 
 import jax
 import numpy as np
+from jax.stages import Compiled
 
 from fedjax_het.engine.evaluation.evaluate import Evaluation
 from fedjax_het.engine.execution import cost
 from fedjax_het.engine.execution.client_states import ClientStates, DeviceStates, StoredStates
 from fedjax_het.engine.execution.evaluator import Evaluator
 from fedjax_het.engine.execution.loading import LoadedCohort
-from fedjax_het.engine.execution.programs import Program, RunPrograms
+from fedjax_het.engine.execution.programs import RunPrograms
 from fedjax_het.engine.execution.run_spec import OffloadPolicy
 from fedjax_het.engine.execution.trace import TracedRound
 from fedjax_het.engine.round.records import RoundMetrics
@@ -28,37 +30,48 @@ class Executor:
     reads the next cohort's examples and client states. If cohorts depend on what clients report, rounds run one by one.
     """
 
-    def __init__(self, traced: TracedRound, offload: OffloadPolicy, folder: Path | None = None):
-        """Compile a round; the evaluation is compiled when it or `peak_bytes` is first needed.
+    def __init__(
+        self, traced: TracedRound, offload: OffloadPolicy, folder: Path | None = None, *, is_tentative: bool = False
+    ):
+        """Compile a round, and begin to compile the evaluation and the initialization.
 
         Args:
             traced: The round.
             offload: The location of client states and examples.
             folder: The folder for client states on disk.
+            is_tentative: Whether another layout may be chosen, so that only the round is compiled. The evaluation is
+                then compiled when it or `peak_bytes` is first needed.
         """
         self.traced, self.offload, start_time = traced, offload, time.perf_counter()
         self._folder = folder if offload.client_states == "disk" else None
         self.programs = programs = RunPrograms(traced, offload)
         self._loader, self._keys = programs.loader, traced.layout.replicate(traced.spec.keys())
         self._loaded: tuple[int, LoadedCohort | None] = (-1, None)  # a round's number and cohort
-        self.program = programs.round().compile()
-        self.exchange = [program.compile() for program in programs.exchange()]
-        self._loader.compile()
+        round = programs.round().begin_compilation()
+        self._exchange = [program.begin_compilation() for program in programs.exchange()]
+        self._loader.begin_compilation()
+        if not is_tentative:
+            self._initialization  # noqa: B018
+            self._evaluator  # noqa: B018
+        self.program, self.exchange = round.result(), [program.result() for program in self._exchange]
         self.compile_seconds = time.perf_counter() - start_time
 
     # ---- running -----------------------------------------------------------------------------------------------------
     def start(self) -> State:
         """The state before the first round."""
         spec, programs = self.traced.spec, self.programs
-        state = self._initialization.function(*self._initialization.arguments)
+        initialize, arguments = self._initialization
+        state = initialize.result()(*arguments)
         if not programs.is_stored:
             return state
         first = jax.tree.map(lambda x: np.asarray(x[:, 0]), state.clients)
         return state._replace(clients=ClientStore(first, spec.num_clients, self._folder))
 
     @cached_property
-    def _initialization(self) -> Program:
-        return self.programs.initialization(self._keys)
+    def _initialization(self) -> tuple[Future[Compiled], tuple[PyTree, ...]]:
+        """(The program, its arguments.)"""
+        program = self.programs.initialization(self._keys)
+        return program.begin_compilation(), program.arguments
 
     def advance(self, state: State, num_rounds: int) -> tuple[State, RoundMetrics]:
         """Run several rounds, which invalidates `state`. The metrics are NumPy arrays [runs, num_rounds, ...]."""
@@ -108,7 +121,7 @@ class Executor:
         Returns:
             (A function of the state, whose results are NumPy arrays [runs, ...]; its peak bytes on one device.)
         """
-        program = self.programs.measures(measure).compile()
+        program = self.programs.measures(measure).begin_compilation().result()
 
         def measure_state(state: State) -> PyTree:
             first = int(np.asarray(state.server.round)[0])
@@ -138,16 +151,17 @@ class Executor:
 
     @property
     def peak_bytes(self) -> int:
-        """Peak bytes on one device, in rounds or in evaluation; compiles the evaluation."""
-        return self._peak_bytes(cost.temporary_bytes(self.program), self._evaluator.extra_bytes)
+        """Peak bytes on one device, in rounds or in evaluation; waits until the evaluation is compiled."""
+        start_time = time.perf_counter()
+        extra_bytes = self._evaluator.extra_bytes
+        self.compile_seconds += time.perf_counter() - start_time
+        return self._peak_bytes(cost.temporary_bytes(self.program), extra_bytes)
 
     def _peak_bytes(self, *temporary: int) -> int:
         return cost.bytes_before_round(cost.resident_bytes(self.traced, self.offload)) + max(temporary)
 
     @cached_property
     def _evaluator(self) -> Evaluator:
-        start_time = time.perf_counter()
         evaluator = Evaluator(self.programs)
-        evaluator.compile(self.exchange, self._keys)
-        self.compile_seconds += time.perf_counter() - start_time
+        evaluator.begin_compilation(self._exchange, self._keys)
         return evaluator

@@ -15,7 +15,7 @@ from jax import ShapeDtypeStruct
 
 from fedjax_het import tree
 from fedjax_het.engine.execution.trace import TracedRound
-from fedjax_het.engine.parallel.compilation import compile_program, replicated_shapes
+from fedjax_het.engine.parallel.compilation import begin_compilation, jit_program, replicated_shapes
 from fedjax_het.engine.round.client_step import Cohort
 from fedjax_het.engine.round.event_schedule import EventSchedule
 from fedjax_het.placeholders import HIDDEN_TEST_ROWS
@@ -99,18 +99,19 @@ class CohortLoader:
         known = traced.shapes.state.server.participation
         self._known = jax.tree.map(lambda x: ShapeDtypeStruct((spec.num_runs, *x.shape), x.dtype), known)
 
-    def compile(self) -> None:
-        """Compile the program that draws cohorts."""
+    def begin_compilation(self) -> None:
+        """Begin to compile the program that draws cohorts; see `compilation.begin_compilation`."""
         first = self._layout.replicate(np.int32(0))
         known = replicated_shapes(self._known, self._layout)
-        self._draw = compile_program(self._draw_all, self._layout, *self._arguments, first, known, is_quick=True)
+        jitted = jit_program(self._draw_all, self._layout, is_quick=True)
+        self._draw = begin_compilation(jitted, *self._arguments, first, known)
 
     def draw(self, first: int, known: PyTree) -> list[Cohort]:
         """Draw the cohorts of a block of rounds starting at `first`, plus one more round, as NumPy arrays.
 
         If the draw depends on the state of the participation, `known`, draw the cohort of this round alone.
         """
-        drawn = self._draw(*self._arguments, np.int32(first), known)
+        drawn = self._draw.result()(*self._arguments, np.int32(first), known)
         by_round = jax.tree.map(lambda x: np.asarray(x).swapaxes(0, 1), drawn)
         return [tree.take(by_round, number) for number in range(len(by_round.ids))]
 

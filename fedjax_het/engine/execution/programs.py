@@ -5,6 +5,7 @@ hyperparameters of a sweep are allocated on devices, so for a single algorithm t
 """
 
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from typing import NamedTuple
 
 import jax
@@ -15,7 +16,13 @@ from fedjax_het import tree
 from fedjax_het.engine.execution.loading import CohortBatch, CohortLoader
 from fedjax_het.engine.execution.run_spec import ALL_ON_DEVICE, OffloadPolicy
 from fedjax_het.engine.execution.trace import TracedRound
-from fedjax_het.engine.parallel.compilation import COMPILATION_LOG, jit_initializer, jit_program, replicated_shapes
+from fedjax_het.engine.parallel.compilation import (
+    COMPILATION_LOG,
+    begin_compilation,
+    jit_initializer,
+    jit_program,
+    replicated_shapes,
+)
 from fedjax_het.engine.round.initialization import broadcast_clients
 from fedjax_het.engine.round.records import RoundMetrics
 from fedjax_het.types import Array, ClientState, Examples, HostArray, Key, PyTree, State
@@ -28,9 +35,10 @@ class Program(NamedTuple):
     function: Wrapped
     arguments: tuple[PyTree, ...]
 
-    def compile(self) -> Compiled:
+    def begin_compilation(self) -> Future[Compiled]:
+        """See `compilation.begin_compilation`."""
         COMPILATION_LOG.info("compiling %s", self.name)
-        return self.function.lower(*self.arguments).compile()
+        return begin_compilation(self.function, *self.arguments)
 
 
 class RunPrograms:

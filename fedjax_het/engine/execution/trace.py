@@ -18,15 +18,17 @@ from fedjax_het.data.federation import Federation
 from fedjax_het.data.preparation import has_means_of_both_signs
 from fedjax_het.engine.execution.outputs import check_kind, check_outputs
 from fedjax_het.engine.execution.run_spec import RunSpec
+from fedjax_het.engine.parallel.compilation import replicated_shapes
 from fedjax_het.engine.parallel.layout import Layout
 from fedjax_het.engine.parallel.runs import without_dtype_warnings
 from fedjax_het.engine.round import client_step
+from fedjax_het.engine.round.client_step import Cohort
 from fedjax_het.engine.round.program import Round, with_population
 from fedjax_het.engine.round.records import RoundMessages, RoundMetrics
 from fedjax_het.engine.round.uplink import hides_examples
 from fedjax_het.errors import InputError, nearest
 from fedjax_het.problem import Problem
-from fedjax_het.types import Array, ClientData, PyTree, State, Variables
+from fedjax_het.types import Array, ClientData, Key, PyTree, ServerState, State, Variables
 from fedjax_het.validation import LARGEST_COUNT, check_clients
 
 
@@ -130,15 +132,19 @@ def _trace(spec: RunSpec, layout: Layout, round: Round) -> tuple[Callable, State
     def init(runs: Mapping[str, Array], data: ClientData) -> State:
         return build(first(runs)).init(key, data)
 
-    @without_dtype_warnings
-    def trace(runs: Mapping[str, Array], state: State, data: ClientData) -> RoundShapes:
+    def draw(server: ServerState) -> Cohort:
         events = jax.tree.map(lambda x: x[0], spec.schedule)
-        cohort = round.draw(key, state.server.round, events, state.server.participation)
+        return round.draw(key, server.round, events, server.participation)
+
+    @without_dtype_warnings
+    def trace(runs: Mapping[str, Array], state: State, cohort: Cohort, data: ClientData, key: Key) -> RoundShapes:
         with_everyone = with_population(partial(train, first(runs)), spec.participation.is_everyone, layout)
         return RoundShapes(*with_everyone(state, cohort, client_step.cohort_data(data, cohort), key))
 
     initial = jax.eval_shape(init, runs, data) if runs else jax.eval_shape(round.init, key, data)
-    return train, initial, jax.eval_shape(trace, runs, initial, data)
+    # The compiled program uses the trace of `train` only if the devices of all arguments are the same.
+    arguments = replicated_shapes((runs, initial, jax.eval_shape(draw, initial.server), data, key), layout)
+    return train, initial, jax.eval_shape(trace, *arguments)
 
 
 def _check_sweep(spec: RunSpec, layout: Layout, error: Exception) -> NoReturn:

@@ -3,6 +3,7 @@
 import logging
 import os
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import jax
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
@@ -15,6 +16,7 @@ from fedjax_het.types import HostArray, PyTree
 COMPILATION_LOG = logging.getLogger("fedjax_het.compilation")
 """A message at level INFO, such as "compiling rounds, chunked(1)", before the compilation of a large program."""
 
+_THREADS = ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="compilation")
 _OPTIMIZATION_LEVEL = "xla_backend_optimization_level"
 _QUICK_ON_TPU = {"exec_time_optimization_effort": -0.5}  # between -1 and 1
 
@@ -24,37 +26,37 @@ def replicated_shapes(values: PyTree, layout: Layout) -> PyTree:
     return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=layout.sharding), values)
 
 
+def begin_compilation(function: Wrapped, *arguments: PyTree) -> Future[Compiled]:
+    """Lower a jitted function, and compile it in another thread, beside other programs.
+
+    Args:
+        function: The function.
+        *arguments: Its arguments, or their shapes.
+
+    Returns:
+        The compiled program, when it is done.
+    """
+    return _THREADS.submit(function.lower(*arguments).compile)
+
+
 def jit_program(
     function: Callable, layout: Layout, results: PyTree = None, donate: tuple[int, ...] = (), *, is_quick: bool = False
 ) -> Wrapped:
-    """`layout.jit`, by default with replicated results; arguments as for `compile_program`."""
-    results = layout.sharding if results is None else results
-    return layout.jit(function, results, donate_argnums=donate, **(_quick_compiler_options() if is_quick else {}))
-
-
-def compile_program(
-    function: Callable,
-    layout: Layout,
-    *shapes: PyTree,
-    results: PyTree = None,
-    donate: tuple[int, ...] = (),
-    is_quick: bool = False,
-) -> Compiled:
-    """Compile a function.
+    """`layout.jit`, by default with replicated results.
 
     Args:
         function: The function.
         layout: The layout of the devices.
-        *shapes: The shapes of its arguments.
         results: The shardings of the results, a prefix tree; None: replicated.
         donate: The indices of arguments to donate.
         is_quick: Whether compilation should be fast because the function runs rarely, like evaluations. On TPUs, most
             of the compilation time is the search for the fastest convolutions.
 
     Returns:
-        The compiled program.
+        The jitted function.
     """
-    return jit_program(function, layout, results, donate, is_quick=is_quick).lower(*shapes).compile()
+    results = layout.sharding if results is None else results
+    return layout.jit(function, results, donate_argnums=donate, **(_quick_compiler_options() if is_quick else {}))
 
 
 def _quick_compiler_options() -> dict:

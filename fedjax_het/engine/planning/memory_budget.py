@@ -57,7 +57,7 @@ def build_executor(
         # Convolutions with conv="auto" are traced as the first candidate.
         is_first = layout is layouts[0] and candidate.conv in (None, *convs[:1])
         traced = first if is_first else trace_round(candidate.adapt(spec), layout)
-        executor = Executor(traced, offload, folder)
+        executor = Executor(traced, offload, folder, is_tentative=given is None)
         # `peak_bytes` compiles the evaluation, which without a budget only the chosen layout needs.
         peak = executor.round_bytes if budget is None else executor.peak_bytes
         if peak > (device_capacity(spec, layout) if budget is None else limit):

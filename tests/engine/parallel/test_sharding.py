@@ -30,7 +30,7 @@ def peak_models_per_device(num_clients: int, num_seeds: int) -> tuple[float, flo
     network = models.mlp(3, hidden=(HIDDEN,))
     simulation = build("scaffold", sharded(4), num_clients, network, cohort_size=4, num_seeds=num_seeds)
     runner = simulation.executor
-    start = runner.programs.initialization(runner.programs.keys).compile().memory_analysis()
+    start = runner.programs.initialization(runner.programs.keys).begin_compilation().result().memory_analysis()
     model_bytes = tree.num_bytes(runner.traced.shapes.state.server.shared)
     return runner.round_bytes / model_bytes, (start.output_size_in_bytes + start.temp_size_in_bytes) / model_bytes
 

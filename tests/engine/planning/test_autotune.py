@@ -141,7 +141,8 @@ def test_the_chosen_layout_is_compiled_once(monkeypatch):
     compiled, compile = [], jax.stages.Lowered.compile
     monkeypatch.setattr(jax.stages.Lowered, "compile", lambda self: compiled.append(1) or compile(self))
     simulation = Simulation(algorithm("fedavg"), model(), federation(), rounds=2, layout="auto")
-    assert len(compiled) == 2 * len(simulation.choice.timings) + 1  # the round and cohorts of each, and the evaluation
+    # The round, the cohorts and the initialization of each, and the evaluation.
+    assert len(compiled) == 3 * len(simulation.choice.timings) + 1
 
 
 def test_an_unknown_layout_name_is_refused():

@@ -24,7 +24,7 @@ RESIDENCES = [("device", "device"), ("device", "stream"), ("host", "device"), ("
 class Built:
     """An executor with the attributes that budgets read: each training client takes 100 kB of temporary arrays."""
 
-    def __init__(self, wired, residence, folder):
+    def __init__(self, wired, residence, folder, is_tentative):
         self.traced, self.offload, self.compile_seconds = wired, residence, 0.0
         chunk = min(wired.layout.chunk or COHORT, COHORT)
         self.peak_bytes = self.round_bytes = (
@@ -107,7 +107,7 @@ def test_the_error_lists_the_memory_of_every_offload_policy(select):
 
 @pytest.mark.extended
 def test_a_budget_that_is_too_small_is_refused_before_compiling(monkeypatch, tmp_path):
-    monkeypatch.setattr(memory_budget, "Executor", lambda *_: pytest.fail("compiled"))
+    monkeypatch.setattr(memory_budget, "Executor", lambda *_, **options: pytest.fail("compiled"))
     with pytest.raises(InputError, match="memory_budget"):
         Simulation(algorithm("scaffold"), model(), federation(), rounds=2, memory_budget=2000)
 
