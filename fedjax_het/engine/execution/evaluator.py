@@ -1,6 +1,5 @@
 """Evaluation of a run on all held-out examples, in pieces that fit on the device."""
 
-from concurrent.futures import Future
 from functools import partial
 
 import jax
@@ -81,7 +80,7 @@ class Evaluator:
         self._has_personal_leaves = bool(jax.tree.leaves(run.state.clients.personal))
         self._has_own_models = has_own_models(run.state.clients, algorithm)
 
-    def begin_compilation(self, exchange: list[Future[Compiled]], keys: Key) -> None:
+    def begin_compilation(self, exchange: list[Compiled], keys: Key) -> None:
         """Begin to compile the programs, given those of `RunPrograms.exchange` and the key of each run."""
         self._gather, self._keys = exchange[:1], keys
         self._compiled = {name: program.begin_compilation() for name, (program, _) in self.programs().items()}
@@ -184,7 +183,7 @@ class Evaluator:
         ids = np.broadcast_to(ids, (self._spec.num_runs, len(ids)))
         if isinstance(clients, ClientStore):
             return clients.take(ids)
-        return self._gather[0].result()(clients, ids) if self._gather else clients
+        return self._gather[0](clients, ids) if self._gather else clients
 
     def _client_ids(self, number: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(Ids of blocks of clients, whether each is a client rather than padding.)"""

@@ -48,12 +48,12 @@ class Executor:
         self._loader, self._keys = programs.loader, traced.layout.replicate(traced.spec.keys())
         self._loaded: tuple[int, LoadedCohort | None] = (-1, None)  # a round's number and cohort
         round = programs.round().begin_compilation()
-        self._exchange = [program.begin_compilation() for program in programs.exchange()]
+        exchange = [program.begin_compilation() for program in programs.exchange()]
         self._loader.begin_compilation()
+        self.exchange = [program.result() for program in exchange]  # small programs
         if not is_tentative:
-            self._initialization  # noqa: B018
-            self._evaluator  # noqa: B018
-        self.program, self.exchange = round.result(), [program.result() for program in self._exchange]
+            _ = self._initialization, self._evaluator  # begins to compile both
+        self.program = round.result()
         self.compile_seconds = time.perf_counter() - start_time
 
     # ---- running -----------------------------------------------------------------------------------------------------
@@ -163,5 +163,5 @@ class Executor:
     @cached_property
     def _evaluator(self) -> Evaluator:
         evaluator = Evaluator(self.programs)
-        evaluator.begin_compilation(self._exchange, self._keys)
+        evaluator.begin_compilation(self.exchange, self._keys)
         return evaluator
