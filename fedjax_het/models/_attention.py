@@ -6,8 +6,10 @@ from functools import partial
 from types import MappingProxyType
 from typing import Literal
 
+import jax
 import jax.numpy as jnp
 from flax import linen as nn
+from jax import lax
 
 from fedjax_het.models._dense import Dense
 from fedjax_het.models._norms import LayerNorm
@@ -98,15 +100,72 @@ class Attention(nn.Module):
 def _attend(query: Array, key: Array, value: Array, allowed: Array | None) -> Array:
     """The weighted means [batch, length, head, head size] of values, of which `allowed` is [batch or 1, query, key].
 
-    `jax.nn.dot_product_attention` has a softmax in float32 even for float64.
+    `jax.nn.dot_product_attention` has a softmax in float32 even for float64, and its gradient copies the weights, which
+    takes longer on CPUs than the products.
     """
-    exact = jnp.promote_types(query.dtype, jnp.float32)
-    grouped = query.reshape(*query.shape[:2], key.shape[2], -1, query.shape[-1])
-    scores = jnp.einsum("bqkgs,btks->bkgqt", grouped, key, preferred_element_type=exact) / math.sqrt(key.shape[-1])
+    grouped = query.reshape(*query.shape[:2], key.shape[2], -1, query.shape[-1]) / math.sqrt(query.shape[-1])
     if allowed is not None:
-        scores = jnp.where(jnp.expand_dims(allowed, (-4, -3)), scores, 0.5 * jnp.finfo(exact).min)
-    weights = nn.softmax(scores).astype(value.dtype)
-    return jnp.einsum("bkgqt,btks->bqkgs", weights, value).reshape(query.shape)
+        allowed = jnp.expand_dims(allowed, (-4, -3))
+    # Without the barrier, XLA repeats rotations in each copy.
+    heads = lax.optimization_barrier((grouped.transpose(0, 2, 3, 1, 4), key.swapaxes(1, 2), value.swapaxes(1, 2)))
+    y = _average(*heads, allowed)
+    return y.transpose(0, 3, 1, 2, 4).reshape(query.shape)
+
+
+@jax.custom_vjp
+def _average(query: Array, key: Array, value: Array, allowed: Array | None) -> Array:
+    """softmax(query key^T) value [batch, kv head, group, query, size], of key and value [batch, kv head, key, size].
+
+    Reverse-mode gradients of any order exist; forward mode (`jax.jvp`) raises an error.
+    """
+    return _average_forward(query, key, value, allowed)[0]
+
+
+def _average_forward(query: Array, key: Array, value: Array, allowed: Array | None) -> tuple[Array, tuple]:
+    exact = jnp.promote_types(query.dtype, jnp.float32)
+    scores = _multiply(query, key, 3)
+    if allowed is not None:
+        scores = jnp.where(allowed, scores, 0.5 * jnp.finfo(exact).min)
+    odds = jnp.exp(scores - jnp.max(scores, axis=-1, keepdims=True))
+    totals = jnp.sum(odds, axis=-1, keepdims=True)
+    odds = odds.astype(value.dtype)
+    y = (_multiply(odds, value, 2) / totals).astype(value.dtype)
+    return y, (query, key, value, allowed, odds, totals, y)
+
+
+def _average_backward(residuals: tuple, y_bar: Array) -> tuple[Array, Array, Array, None]:
+    """With weights w and scores z, dz = w (dw - dy y): the sum of w dw over keys is that of dy y over features."""
+    query, key, value, allowed, odds, totals, y = residuals
+    exact = totals.dtype
+    inner = jnp.sum(y_bar.astype(exact) * y.astype(exact), axis=-1, keepdims=True)
+    scores_bar = odds * ((_multiply(y_bar, value, 3) - inner) / totals)
+    if allowed is not None:
+        scores_bar = jnp.where(allowed, scores_bar, 0)
+    scores_bar = scores_bar.astype(query.dtype)
+    query_bar = _multiply(scores_bar, key, 2).astype(query.dtype)
+    key_bar = _sum_over_queries(query, scores_bar).astype(key.dtype)
+    value_bar = _sum_over_queries((y_bar / totals).astype(value.dtype), odds).astype(value.dtype)
+    return query_bar, key_bar, value_bar, None
+
+
+_average.defvjp(_average_forward, _average_backward)
+
+
+def _multiply(x: Array, y: Array, axis: int) -> Array:
+    """Products of x [batch, kv head, group, query, i] and y [batch, kv head, ...] over i, which is this axis of y."""
+    exact = jnp.promote_types(x.dtype, jnp.float32)
+    return lax.dot_general(x, y, (((4,), (axis,)), ((0, 1), (0, 1))), preferred_element_type=exact)
+
+
+def _sum_over_queries(x: Array, weights: Array) -> Array:
+    """Sums of x [batch, kv head, group, query, size] with weights [..., key]: [batch, kv head, key, size].
+
+    The narrow factor is transposed; the barrier prevents XLA from transposing the wide one.
+    """
+    exact = jnp.promote_types(x.dtype, jnp.float32)
+    narrow = lax.optimization_barrier(jnp.moveaxis(x, -1, 2))
+    sums = lax.dot_general(narrow, weights, (((3, 4), (2, 3)), ((0, 1), (0, 1))), preferred_element_type=exact)
+    return sums.swapaxes(2, 3)
 
 
 def _rotate(x: Array, rotation: Rotation) -> Array:
