@@ -1,6 +1,6 @@
 """Algorithms as data: named slots filled with pure functions of a view."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
@@ -18,11 +18,13 @@ from fedjax_het.types import (
     Array,
     Batch,
     Broadcast,
+    ClientData,
     ClientGroups,
     ClientView,
     Gram,
     Key,
     Model,
+    ModelPart,
     Named,
     Params,
     PyTree,
@@ -54,8 +56,6 @@ class OutputMixture(NamedTuple):
 
 Personalization = Callable[[Problem, ClientView, Key], Variables | OutputMixture]
 """A client's view between rounds, before its next participation -> its personal model for evaluation."""
-
-
 StartRule = Callable[[Problem, ClientView, Key], Variables]
 """A client's view before training -> the variables that it begins a round from, as in `view.start`."""
 
@@ -84,6 +84,8 @@ class LocalUpdate(NamedTuple):
         train_with_drift: The same with the metric "drift" of diagnostics, the mean over steps of |w_k - w|^2, start w.
         max_batch_size: Maximum of the examples per step, for training in several parts. None: batch_size.
         groups: Groups of clients whose training is faster if it reads their number `Problem.group`, see `Layout`.
+        count_parts: (problem, data, number of clients) -> the parts of the model that clients train, each with the
+            number of its clients, from which costs are computed. None: all clients train the whole model.
     """
 
     train: Callable[[Problem, ClientView, Key], Trained]
@@ -92,6 +94,7 @@ class LocalUpdate(NamedTuple):
     train_with_drift: Callable[[Problem, ClientView, Key], Trained] | None = None
     max_batch_size: int | None = None
     groups: ClientGroups | None = None
+    count_parts: Callable[[Problem, ClientData, int], Sequence[tuple[int, ModelPart]]] | None = None
 
 
 class Memory(NamedTuple):

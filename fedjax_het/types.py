@@ -240,6 +240,10 @@ class Leaf(NamedTuple):
 LeafRule = Callable[[Leaf], bool]  # leaf -> whether it is chosen; see `fedjax_het.sharing`
 
 
+ModelPart = Mapping[str, tuple[int, ...]]
+"""The part of the model that a client receives, trains and sends: the shapes of its parameters, by path."""
+
+
 class ClientGroups(NamedTuple):
     """Groups of clients whose networks differ.
 

@@ -16,6 +16,7 @@ from fedjax_het.algorithms import ALGORITHMS, FAMILIES
 from fedjax_het.data import Federation
 from fedjax_het.engine.evaluation.evaluate import evaluated_model
 from fedjax_het.engine.evaluation.personal_means import mean_personal_variables
+from fedjax_het.engine.execution.cost import traffic_per_client
 from fedjax_het.engine.parallel.layout import Layout, vmapped
 from fedjax_het.engine.round.participation import Participation
 from fedjax_het.engine.round.program import Round, make_round
@@ -133,6 +134,13 @@ def run(
         state, measured = step(state, data, key)
         metrics.append(jax.tree.map(np.asarray, measured))
     return state, metrics
+
+
+def traffic(round: Round) -> tuple[int, float]:
+    """(Bytes received, bits sent) per client and round."""
+    data, key = federation().data, jax.random.key(0)
+    messages = jax.eval_shape(round.step_with_messages, jax.eval_shape(round.init, key, data), data, key)[2]
+    return traffic_per_client(round.algorithm, round.problem, data, federation().num_clients, messages)
 
 
 def train(name: str, rounds: int = 2, norm: str = "none", **options) -> Variables:

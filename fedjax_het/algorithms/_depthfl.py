@@ -32,7 +32,7 @@ def depthfl(
 
     The exits teach one another, each with constant targets; w_t = w exp(-5 (1 - min(t, T)/T)^2) in round t.
 
-    Communication: the client's layers, down and up; `RunCost` counts the whole model. Client state: none.
+    Communication: the client's layers, down and up. Client state: none.
 
     The server's model averages the logits of all exits, and `personal/...` those of the client's own. A network whose
     only exit is its classifier trains as FedAvg with equal weights. Norms with running statistics raise an error.

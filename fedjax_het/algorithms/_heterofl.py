@@ -44,9 +44,9 @@ def heterofl(
     Entries that nobody sends keep their value. In training, outputs of hidden layers are divided by p, and the logits
     of classes that the client lacks are 0 in the cross-entropy.
 
-    Communication: the entries of the sub-network, down and up, about p^2 of the model; `RunCost` counts the whole
-    model, and the masks. Client state: none. `personal/...` evaluates each client's sub-network. Numbers of examples
-    are not used.
+    Communication: the entries of the sub-network, down and up, about p^2 of the model; the server knows the widths and
+    classes of clients. Client state: none. `personal/...` evaluates each client's sub-network. Numbers of examples are
+    not used.
 
     Setting: 100 clients, 10 per round, two classes each, 400 or 800 rounds, CNN with 64, 128, 256 and 512 channels or
     ResNet-18, SGD .1 (.01 for MNIST), momentum .9, weight decay 5e-4, clip 1, batch 10, 5 epochs.

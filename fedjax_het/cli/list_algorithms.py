@@ -29,14 +29,14 @@ _CLIP = {"features": 32, "layers": 2, "heads": 2, "patch": 4, "text_features": 3
 _PUBLIC = 1000  # examples
 
 
-def measure_traffic(factory: Callable[..., Algorithm], federation: data.Federation, network: str = "cnn") -> int:
-    """Return the bytes down and up, per client and round, for a small CLIP or a network with batch norm."""
+def measure_traffic(factory: Callable[..., Algorithm], federation: data.Federation, network: str = "batch") -> int:
+    """Return the bytes down and up, per client and round, for a small CLIP ("clip"), or a CNN with or without norm."""
     classes = federation.num_classes
     if network == "clip":
         prompts = [[1, 2, 3, number + 4, 5, 99] for number in range(classes)]
         model = models.clip(classes, prompts=prompts, texts="tower", text_vocabulary=100, **_CLIP)
     else:
-        model = models.cnn(classes, channels=(8, 16), hidden=(32,), norm="batch")
+        model = models.cnn(classes, channels=(8, 16), hidden=(32,), norm="batch" if network == "batch" else "none")
     algorithm, num_clients = factory(), federation.num_clients
     if algorithm.reads_public:
         shape = federation.examples.inputs.shape[1:]
@@ -45,7 +45,7 @@ def measure_traffic(factory: Callable[..., Algorithm], federation: data.Federati
     key = make_key(0)
     state = jax.eval_shape(round.init, key, federation.data)
     messages = jax.eval_shape(round.step_with_messages, state, federation.data, key)[2]
-    down, up = traffic_per_client(algorithm, num_clients, messages)
+    down, up = traffic_per_client(algorithm, round.problem, federation.data, num_clients, messages)
     return down + math.ceil(up / 8)
 
 
@@ -103,9 +103,11 @@ def _describe_communication(name: str, text: str) -> list[str]:
     if text.startswith("same as FedAvg"):
         text += f" (FedAvg: {parse_docstring(ALGORITHMS['fedavg']).communication.partition('. ')[0]}.)"
     federation = data.toy(num_clients=3, image=(12, 12, 1), valid_fraction=0.2)
-    network = "clip" if ALGORITHMS[name] in FAMILIES["Prompts of CLIP"] else "cnn"
+    families = {"Prompts of CLIP": "clip", "Different capacities": "none"}
+    network = next((network for family, network in families.items() if ALGORITHMS[name] in FAMILIES[family]), "batch")
     own, usual = (measure_traffic(ALGORITHMS[other], federation, network) for other in (name, "fedavg"))
-    ratio, kind = own / usual, {"clip": "CLIP", "cnn": "convolutional network with batch norm"}[network]
+    kinds = {"clip": "CLIP", "none": "convolutional network", "batch": "convolutional network with batch norm"}
+    ratio, kind = own / usual, kinds[network]
     unit = f"per client and round, bytes down and up of a small {kind}"
     return [text[:1].upper() + text[1:], f"{ratio:.2f} times FedAvg's traffic: {unit}."]
 

@@ -1,6 +1,7 @@
 """Clients of different capacities: each trains the sub-network of the common model that has its width."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Literal
 
 import jax
@@ -14,6 +15,7 @@ from fedjax_het.algorithm import GradientRule, LocalUpdate, Personalization, Pro
 from fedjax_het.client.local_updates import wrap_training
 from fedjax_het.client.sub_networks import (
     Capacities,
+    count_sub_networks,
     keep_entries,
     kept_units,
     outer_mask,
@@ -69,8 +71,9 @@ def assign_widths(
             place = jax.random.randint(key, (), 0, len(levels))
         return jnp.asarray(levels)[place]
 
-    groups = ClientGroups(len(distinct), tuple(levels.tolist())) if assignment == "fixed" else None
-    return Capacities(distinct, level, _WINDOW_STARTS[window], check, groups)
+    places = tuple(levels.tolist())
+    groups = ClientGroups(len(distinct), places) if assignment == "fixed" else None
+    return Capacities(distinct, level, places, _WINDOW_STARTS[window], check, groups)
 
 
 def with_capacity(
@@ -123,7 +126,9 @@ def with_capacity(
         _, sent = tree.partition_like(axes, view.received.shared)
         return trained._replace(variables=variables, results={**trained.results, "mask": sent["params"]})
 
-    return wrap_training(local_update, train)._replace(groups=capacities.groups if is_sliced else None)
+    return wrap_training(local_update, train)._replace(
+        groups=capacities.groups if is_sliced else None, count_parts=partial(count_sub_networks, capacities)
+    )
 
 
 def own_sub_network(capacities: Capacities) -> Personalization:

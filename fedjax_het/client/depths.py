@@ -1,19 +1,22 @@
 """Clients of different depths: each trains the first layers of the common network, up to an exit (DepthFL)."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from fedjax_het import tree
+from fedjax_het._internal.keys import make_key
 from fedjax_het._internal.number_table import read_client_numbers
 from fedjax_het.algorithm import LocalUpdate, Personalization, Problem, Term
 from fedjax_het.client.local_updates import wrap_training
 from fedjax_het.errors import InputError
 from fedjax_het.labels import cross_entropies, mean_over_labels
 from fedjax_het.problem import ForwardPass
-from fedjax_het.types import Array, ClientView, Key, Model, Params, Trained, Variables
+from fedjax_het.types import Array, ClientData, ClientView, Key, Model, ModelPart, Params, Trained, Variables
 from fedjax_het.validation import Count, CountOrZero, NonNegative, Positive, validate_arguments
 
 Teacher = Literal["others", "last"]
@@ -25,10 +28,12 @@ class Depths(NamedTuple):
 
     Args:
         of_client: Client id -> the number of its exits.
+        places: The numbers of exits of clients 0, 1, ..., which are repeated for further clients.
         check: Raises InputError if there is no depth for so many clients.
     """
 
     of_client: Callable[[Array], Array]
+    places: tuple[int, ...]
     check: Callable[[int], None]
 
 
@@ -44,7 +49,8 @@ def assign_depths(depths: Sequence[Count] | str) -> Depths:
         InputError: The file is malformed, or the list is empty.
     """
     own, check = read_client_numbers("depths", "depth", Count, depths)
-    return Depths(lambda client: jnp.asarray(own, jnp.int32)[client % len(own)], check)
+    places = tuple(map(int, own))
+    return Depths(lambda client: jnp.asarray(places, jnp.int32)[client % len(places)], places, check)
 
 
 def with_depth(local_update: LocalUpdate, depths: Depths) -> LocalUpdate:
@@ -64,7 +70,7 @@ def with_depth(local_update: LocalUpdate, depths: Depths) -> LocalUpdate:
                 "model: its batch norms keep running statistics, which clients lack for layers that they do not have. "
                 "Use another norm."
             )
-        is_own = {path: first <= depth for path, first in _depths_of_leaves(problem, view).items()}
+        is_own = {path: first <= depth for path, first in _depths_of_leaves(problem, view.data, view.start).items()}
         by_path = tree.leaves_by_path(view.local)
         variables = tree.from_paths(
             {p: jnp.where(is_own[p], leaf, by_path[p]) for p, leaf in tree.leaves_by_path(trained.variables).items()}
@@ -73,7 +79,17 @@ def with_depth(local_update: LocalUpdate, depths: Depths) -> LocalUpdate:
         _, sent = tree.partition_like(masks, view.received.shared)
         return trained._replace(variables=variables, results={**trained.results, "mask": sent["params"]})
 
-    return wrap_training(local_update, train)
+    def count_parts(problem: Problem, data: ClientData, num_clients: int) -> list[tuple[int, ModelPart]]:
+        inputs = problem.input_shape(data)
+        whole = jax.eval_shape(lambda x: problem.model.init(make_key(0), x), inputs)
+        first, by_path = _depths_of_leaves(problem, data, whole), tree.leaves_by_path(whole)
+        clients = Counter(np.resize(depths.places, num_clients).tolist())
+        return [
+            (count, {path: leaf.shape for path, leaf in by_path.items() if first[path] <= depth})
+            for depth, count in clients.items()
+        ]
+
+    return wrap_training(local_update, train)._replace(count_parts=count_parts)
 
 
 def own_exits(depths: Depths) -> Personalization:
@@ -166,9 +182,9 @@ def _cross_entropies(logits: Array, labels: Array) -> Array:
     return jax.vmap(cross_entropies, (0, None))(logits, labels)
 
 
-def _depths_of_leaves(problem: Problem, view: ClientView) -> dict[str, int]:
+def _depths_of_leaves(problem: Problem, data: ClientData, whole: Variables) -> dict[str, int]:
     """The smallest depth of a client that has a leaf, by path."""
-    inputs, params = problem.input_shape(view.data), view.start["params"]
+    inputs, params = problem.input_shape(data), whole["params"]
     names, layers = exits_in_order(problem.model, params, inputs), list(problem.model.layers(inputs))
 
     def depth(path: str) -> int:
@@ -178,7 +194,7 @@ def _depths_of_leaves(problem: Problem, view: ClientView) -> dict[str, int]:
         place = layers.index(top)
         return 1 + sum(place >= layers.index(name) for name in names[:-1])
 
-    return {path: depth(path) for path in tree.paths(view.start)}
+    return {path: depth(path) for path in tree.paths(whole)}
 
 
 def _mask_axes(is_own: Array, num_axes: int) -> tuple[Array, ...]:

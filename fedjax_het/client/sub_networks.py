@@ -13,7 +13,18 @@ from fedjax_het._internal.keys import make_key
 from fedjax_het.algorithm import Problem
 from fedjax_het.client.objectives._supervised import count_classes
 from fedjax_het.errors import InputError
-from fedjax_het.types import Array, ClientGroups, ClientView, Context, Leaf, Params, PyTree, Variables
+from fedjax_het.types import (
+    Array,
+    ClientData,
+    ClientGroups,
+    ClientView,
+    Context,
+    Leaf,
+    ModelPart,
+    Params,
+    PyTree,
+    Variables,
+)
 
 
 class Capacities(NamedTuple):
@@ -22,6 +33,8 @@ class Capacities(NamedTuple):
     Args:
         widths: The distinct widths, increasing.
         level: (client id, round) -> the index of the client's width.
+        places: The indices of the widths of clients 0, 1, ..., which are repeated for further clients; or those that
+            are drawn, equally often.
         start: Round -> the first kept unit of every hidden layer, modulo the number of its units.
         check: Raises InputError if there is no width for so many clients.
         groups: Clients by the index of their width; None if it changes from round to round.
@@ -29,6 +42,7 @@ class Capacities(NamedTuple):
 
     widths: tuple[float, ...]
     level: Callable[[Array, Array], Array]
+    places: tuple[int, ...]
     start: Callable[[Array], Array]
     check: Callable[[int], None] = lambda num_clients: None
     groups: ClientGroups | None = None
@@ -43,7 +57,7 @@ def kept_units(capacities: Capacities, problem: Problem, view: ClientView, level
     An axis has a hidden layer's units if it is shorter in the narrowest network, whose hidden layers have one unit. It
     then has as many times each unit, as the inputs of a dense layer after convolutions, where channels come last.
     """
-    narrowest, *narrower = (_shapes(problem, view, width) for width in (0.0, *capacities.widths))
+    narrowest, *narrower = (_view_shapes(problem, view, width) for width in (0.0, *capacities.widths))
     start = capacities.start(view.received.round)
 
     def mask(length: int, num_blocks: int, *kept: int) -> Array:
@@ -58,13 +72,36 @@ def kept_units(capacities: Capacities, problem: Problem, view: ClientView, level
     return jax.tree.map(masks, view.start, narrowest, *narrower)
 
 
-def _shapes(problem: Problem, view: ClientView, width: float) -> Variables:
-    """The shapes of the trained leaves at this width.
+def count_sub_networks(
+    capacities: Capacities, problem: Problem, data: ClientData, num_clients: int
+) -> list[tuple[int, ModelPart]]:
+    """The sub-network of each width and the number of its clients, or of draws, see `LocalUpdate.count_parts`."""
+    places = np.resize(capacities.places, num_clients) if capacities.groups else np.array(capacities.places)
+    counts = np.bincount(places, minlength=len(capacities.widths)).tolist()
+    shapes = (tree.leaves_by_path(_shapes(problem, data, width)) for width in capacities.widths)
+    parts = ({path: leaf.shape for path, leaf in own.items()} for own in shapes)
+    return list(zip(counts, parts, strict=True))
+
+
+def _view_shapes(problem: Problem, view: ClientView, width: float) -> Variables:
+    """`_shapes` of a network of which clients train all leaves.
+
+    Raises:
+        InputError: It has other leaves.
+    """
+    shapes = _shapes(problem, view.data, width)
+    if sorted(tree.paths(shapes)) != sorted(tree.paths(view.start)):
+        raise InputError("model: sub-networks of adapters and of frozen leaves are not defined. Train all parameters.")
+    return shapes
+
+
+def _shapes(problem: Problem, data: ClientData, width: float) -> Variables:
+    """The shapes of the leaves at this width.
 
     Raises:
         InputError: Sub-networks of the model are not defined.
     """
-    inputs = problem.input_shape(view.data)
+    inputs = problem.input_shape(data)
     model = problem.model
     if model.narrowed is None:
         raise InputError(
@@ -83,8 +120,6 @@ def _shapes(problem: Problem, view: ClientView, width: float) -> Variables:
             "model: its batch norms keep running statistics, which differ between sub-networks. Use norm='none' or "
             "'batch_stat'."
         )
-    if sorted(tree.paths(shapes)) != sorted(tree.paths(view.start)):
-        raise InputError("model: sub-networks of adapters and of frozen leaves are not defined. Train all parameters.")
     return shapes
 
 
@@ -146,7 +181,7 @@ def slice_network(capacities: Capacities, problem: Problem, view: ClientView, ax
     def kept_by_axis(*leaves: Array | jax.ShapeDtypeStruct) -> tuple[Array, ...]:
         return tuple(map(kept, *(leaf.shape for leaf in leaves)))
 
-    units = jax.tree.map(kept_by_axis, view.local, *(_shapes(problem, view, p) for p in (width, 0.0)))
+    units = jax.tree.map(kept_by_axis, view.local, *(_view_shapes(problem, view, p) for p in (width, 0.0)))
     factors = _divide_outputs(jax.tree.map(lambda mask: jnp.ones(1, bool), axes), axes, width)
 
     def encode(variables: Variables, inputs: Array, context: Context):

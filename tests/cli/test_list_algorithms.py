@@ -63,7 +63,7 @@ def test_the_overview_has_one_line_per_algorithm_within_eighty_columns(list_outp
 
 
 @pytest.mark.extended
-@pytest.mark.parametrize(("name", "columns"), [("fedld", 80), ("fedld", 40), ("fedl2r", 200), ("scaffold", 80)])
+@pytest.mark.parametrize(("name", "columns"), [("fedld", 40), ("depthfl", 80), ("fedl2r", 200), ("scaffold", 80)])
 def test_one_algorithm_is_shown_completely_at_any_width(list_output, name, columns):
     out = list_output(name, columns=columns)
     words = out.split()

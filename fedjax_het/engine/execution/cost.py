@@ -16,6 +16,8 @@ from fedjax_het.engine.round.participation import POLL_BYTES
 from fedjax_het.engine.round.records import RoundMessages
 from fedjax_het.engine.round.update_plan import is_stacked
 from fedjax_het.engine.round.uplink import count_bits
+from fedjax_het.problem import Problem
+from fedjax_het.types import Array, ClientData, ModelPart, Variables
 
 
 class RunCost(NamedTuple):
@@ -27,7 +29,7 @@ class RunCost(NamedTuple):
     num_parameters: int  # trained by a client
     num_frozen: int  # parameters that clients do not train
     steps_per_client: tuple[int, int]  # (minimum, maximum) per round over all runs
-    bytes_down: int  # per client and round
+    bytes_down: int  # per client and round; mean over clients if they train parts of the model
     bytes_up: int
     bits_up: float  # bytes_up before rounding up to bytes; see `uplink.count_bits`
     compile_seconds: float  # rounds and evaluation
@@ -44,7 +46,9 @@ def run_cost(traced: TracedRound, held_bytes: Mapping[str, int], peak_bytes: int
     steps = np.stack([algorithm.local_update.num_steps(counts) for algorithm in spec.sweep.algorithms])
     personal, _ = tree.partition_like(state.clients.personal, state.server.shared)
     own = tree.num_entries(personal.get("params", {})) // spec.num_clients
-    down, bits_up = traffic_per_client(spec.algorithm, spec.num_clients, messages)
+    down, bits_up = traffic_per_client(
+        spec.algorithm, traced.round.problem, federation.data, spec.num_clients, messages
+    )
     return RunCost(
         num_clients=spec.num_clients,
         cohort_size=spec.cohort_size,
@@ -62,15 +66,20 @@ def run_cost(traced: TracedRound, held_bytes: Mapping[str, int], peak_bytes: int
     )
 
 
-def traffic_per_client(algorithm: Algorithm, num_clients: int, messages: RoundMessages) -> tuple[int, float]:
+def traffic_per_client(
+    algorithm: Algorithm, problem: Problem, data: ClientData, num_clients: int, messages: RoundMessages
+) -> tuple[int, float]:
     """(Bytes received, bits sent) per client and round, after all stages of the uplink, with answers to the survey.
 
+    If clients train parts of the model, these are means over all clients, and a client receives and sends the entries
+    of its part. Masks are not counted: the server knows the parts.
     Without a server, a client sends its model to every client that hears it; all are taken to be present.
     """
     cohort_size = messages.uploads.num_examples.shape[0]
     upload = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), messages.uploads)
-    up = 8 * tree.num_bytes(messages.answers) // cohort_size + count_bits(algorithm.uplink, upload)
+    answers = 8 * tree.num_bytes(messages.answers) // cohort_size
     if algorithm.mixing:
+        up = answers + count_bits(algorithm.uplink, upload)
         memories = (algorithm.memory[name].init for name in algorithm.mixing.carried)
         up += sum(8 * tree.num_bytes(jax.eval_shape(init, upload.update)) for init in memories)
         up *= algorithm.mixing.count_messages(num_clients)
@@ -81,7 +90,29 @@ def traffic_per_client(algorithm: Algorithm, num_clients: int, messages: RoundMe
     parts = {name: summary.own_part for name, summary in algorithm.published.items() if summary.own_part}
     needed = {name: jax.eval_shape(part, received.published[name]) for name, part in parts.items()}
     received = received._replace(published={**received.published, **needed})
-    return tree.num_bytes(received) + tree.num_bytes(messages.replies) // cohort_size, up
+    replies, count_parts = tree.num_bytes(messages.replies) // cohort_size, algorithm.local_update.count_parts
+    if count_parts is None:
+        return tree.num_bytes(received) + replies, answers + count_bits(algorithm.uplink, upload)
+    upload = upload._replace(reports={name: leaf for name, leaf in upload.reports.items() if name != "mask"})
+    parts, down, up = count_parts(problem, data, num_clients), 0, 0.0
+    for count, part in parts:
+        down += count * tree.num_bytes(received._replace(shared=_cut(received.shared, part)))
+        up += count * count_bits(algorithm.uplink, upload, _cut(upload.update, part))
+    total = sum(count for count, _ in parts)
+    return math.ceil(down / total) + replies, answers + up / total
+
+
+def _cut(whole: Variables, part: ModelPart) -> Variables:
+    """The shapes of the leaves, with the parameters of a part alone; axes of the server's models come first."""
+
+    def cut(path: str, leaf: Array) -> jax.ShapeDtypeStruct:
+        shape = part.get(path, leaf.shape)
+        return jax.ShapeDtypeStruct((*leaf.shape[: leaf.ndim - len(shape)], *shape), leaf.dtype)
+
+    leaves = tree.leaves_by_path(whole).items()
+    return tree.from_paths(
+        {path: cut(path, leaf) for path, leaf in leaves if path in part or not tree.is_parameter(path)}
+    )
 
 
 # ---- memory of a device ----------------------------------------------------------------------------------------------

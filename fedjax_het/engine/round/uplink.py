@@ -173,18 +173,20 @@ def hides_examples(stages: Sequence[Stage]) -> bool:
     return any(stage.hides_examples for stage in stages)
 
 
-def count_bits(stages: Sequence[Stage], upload: Upload) -> float:
+def count_bits(stages: Sequence[Stage], upload: Upload, part: Variables | None = None) -> float:
     """Count the bits of a client's upload: the update after all stages, and everything else as it is.
 
     Args:
         stages: The stages.
         upload: The shapes of one client's upload.
+        part: The shapes of the client's part of the update. Stages act on the whole update: those with messages of
+            their own encode all its entries. None: the whole update.
 
     Returns:
         Bits, an integer for stages with messages of fixed length.
     """
     bits = 8 * tree.num_bytes(upload._replace(update={}))
-    sizes = {name: 8.0 * tree.num_bytes(leaves) for name, leaves in upload.update.items()}
+    sizes = {name: 8.0 * tree.num_bytes(leaves) for name, leaves in (part or upload.update).items()}
     for stage in stages:
         shapes = _seen(stage, upload.update)
         own = math.fsum(sizes[name] for name in shapes)
