@@ -53,7 +53,7 @@ def describe_costs(
     down, up = format_bytes(facts.bytes_down), format_bytes(facts.bytes_up)
     bits = f" ({facts.bits_up:,.0f} bits)" if settings.get("uplink") else ""
     if facts.bytes_polled:
-        bits += f" (and {format_bytes(facts.bytes_polled)} up per polled client, {facts.cohort_size} per round)"
+        bits += f" (and {format_bytes(facts.bytes_polled)} up per polled client, at most {facts.cohort_size} per round)"
     frozen = f", and {facts.num_frozen:,} that clients do not train" if facts.num_frozen else ""
     rows = {
         "clients": f"{facts.num_clients}; {describe_cohort(facts, settings)}",

@@ -13,6 +13,8 @@ from fedjax_het.engine.round.records import RoundSpec
 from fedjax_het.errors import InputError
 from fedjax_het.types import ClientState, HostArray, Key, PyTree, RunCounters, ServerState, State, Variables
 
+_PARTICIPATION = 0xFFFFFFFF  # folded into the key of the initial weights; never the number of a model
+
 
 def initial_state(spec: RoundSpec, key: Key, inputs: HostArray) -> State:
     """Initialize the server and a single client.
@@ -64,7 +66,7 @@ def initial_state(spec: RoundSpec, key: Key, inputs: HostArray) -> State:
         uplink=tuple(stage.init_server(shared, num_clients, spec.cohort_size) for stage in algorithm.uplink),
         base=base,
         frozen=frozen,
-        participation=() if spec.participation.init is None else spec.participation.init(spec.num_examples, shared),
+        participation=_initialize_participation(spec, shared, key),
     )
     if algorithm.models:
         server = server._replace(**_initialize_models(spec, lambda key: group(key)[0], key))
@@ -73,6 +75,12 @@ def initial_state(spec: RoundSpec, key: Key, inputs: HostArray) -> State:
     seconds = jnp.zeros((), float) if spec.has_clock else None
     counters = RunCounters(zero, zero, seconds, zero if spec.participation.poll else None)
     return State(server, ClientState(own, memory, zero), counters)
+
+
+def _initialize_participation(spec: RoundSpec, shared: Variables, key: Key) -> PyTree:
+    init = spec.participation.init
+    own = jax.random.fold_in(key, jnp.uint32(_PARTICIPATION))
+    return () if init is None else init(spec.num_examples, shared, own)
 
 
 def _initialize_models(spec: RoundSpec, initialize: Callable[[Key], Variables], key: Key) -> dict[str, PyTree]:

@@ -77,7 +77,8 @@ def train_cohort(
     examples = order_public(data.examples, jax.random.fold_in(server_key, jnp.uint32(_PUBLIC)))
     common = Common(broadcast(spec, state.server), examples, state.server.frozen, round_key, history)
     asked = spec.algorithm, spec.problem, spec.layout, common, members, cohort
-    cohort, members = selection.poll_clients(spec.participation.poll, len(ids), *asked)
+    cohort, members, known = selection.poll_clients(spec.participation.poll, state.server, len(ids), *asked)
+    state = state._replace(server=state.server._replace(participation=known))
     server, common, members = survey_clients(spec, server, common, members, ids)
     server, common = model_choice.combine_models(spec.algorithm.models, server, common)
     results, sums = train_clients(spec, common, members)

@@ -39,6 +39,7 @@ def add_report(algorithm: Algorithm, participation: Participation) -> Algorithm:
 
 def poll_clients(
     poll: Poll | None,
+    server: ServerState,
     cohort_size: int,
     algorithm: Algorithm,
     problem: Problem,
@@ -46,19 +47,26 @@ def poll_clients(
     common: Common,
     members: CohortMember,
     cohort: Cohort,
-) -> tuple[Cohort, CohortMember]:
-    """Poll the cohort: (the cohort with the number of polled clients, its members, of which only the chosen train)."""
+) -> tuple[Cohort, CohortMember, PyTree]:
+    """Poll the cohort.
+
+    Returns:
+        (The cohort with the number of polled clients, its members, of which only the chosen train, the state of the
+        participation.)
+    """
     if poll is None:
-        return cohort, members
+        return cohort, members, server.participation
     question = replace(algorithm, survey={REPORT: poll.measure})
     answers = layout.map(partial(client_step.run_survey, question, problem), common, members)[REPORT]
     has_examples = jnp.asarray(members.is_here) & (jnp.asarray(members.rows[0].count) > 0)
     is_polled = has_examples & jnp.isfinite(answers)
-    own = tree.take((jnp.where(is_polled, answers, 0), is_polled), slice(cohort_size))
-    is_chosen = jnp.pad(poll.choose(*own), (0, len(has_examples) - cohort_size))
+    answers, is_polled = tree.take((jnp.where(is_polled, answers, 0), is_polled), slice(cohort_size))
+    told = Told(server.round + 1, jnp.asarray(cohort.ids[:cohort_size]), is_polled, answers)
+    is_chosen, known = poll.choose(server.participation, told)
+    is_chosen = jnp.pad(is_chosen, (0, len(has_examples) - cohort_size))
     train, valid = (part._replace(count=jnp.where(is_chosen, part.count, 0)) for part in members.rows)
     cohort = cohort._replace(num_polled=jnp.sum(has_examples, dtype=jnp.int32))
-    return cohort, members._replace(rows=(train, valid), is_here=is_chosen)
+    return cohort, members._replace(rows=(train, valid), is_here=is_chosen), known
 
 
 def update_known(

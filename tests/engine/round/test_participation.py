@@ -131,7 +131,7 @@ def test_cyclic_groups_take_turns_and_absent_places_hold_other_clients():
 
 def test_waiting_clients_are_drawn_again_only_after_their_wait_and_all_of_them_are_drawn():
     rule, num_clients, cohorts = waiting(2, separation=3), 8, []
-    state = rule.init(np.ones(num_clients, int), {})
+    state = rule.init(np.ones(num_clients, int), {}, jax.random.key(0))
     draw = jax.jit(lambda number, state: rule.draw(jax.random.key(number), num_clients, number, state))
     for number in range(200):
         cohort, is_here = draw(number, state)

@@ -28,7 +28,7 @@ KNOWN = know_nothing(np.full(SIZE, 10))._replace(
 
 
 def state_of(name: str, known: participation.Known):
-    state = RULES[name].init(np.asarray(known.num_examples), {})
+    state = RULES[name].init(np.asarray(known.num_examples), {}, jax.random.key(0))
     return state._replace(known=known) if name == "oort" else known
 
 

@@ -85,7 +85,7 @@ def divfl(cohort_size: CountOrZero) -> Participation:
         code melodi-lab/divfl.
     """
 
-    def init(num_examples: Array, shared: Variables) -> Gradients:
+    def init(num_examples: Array, shared: Variables, key: Key) -> Gradients:
         none = tree.broadcast(tree.zeros_like(shared["params"]), len(num_examples))
         return Gradients(jnp.asarray(num_examples, float), none, jnp.zeros(len(num_examples), jnp.int32))
 

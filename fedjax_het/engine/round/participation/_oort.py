@@ -156,7 +156,7 @@ def oort(
         blacklist,
     )
 
-    def init(num_examples: Array, shared: Variables) -> Pace:
+    def init(num_examples: Array, shared: Variables, key: Key) -> Pace:
         return Pace(know_nothing(num_examples), jnp.asarray(threshold, float), jnp.zeros(2 * pacer_step, float))
 
     def choose(key: Key, num_clients: int, number: Array, pace: Pace) -> Array:

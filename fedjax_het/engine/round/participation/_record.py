@@ -18,12 +18,12 @@ POLL_BYTES = 4  # the answer of a polled client, one number in float32
 
 
 class Told(NamedTuple):
-    """What the server learns in a round about the clients of its cohort."""
+    """What the server learns in a round about the clients of its cohort, from a poll before it, or from the uploads."""
 
     number: Int[Array, ""]  # of the round, from 1
     cohort: Int[Array, "cohort"]  # client ids
-    is_used: Bool[Array, "cohort"]  # the server used the upload
-    values: PyTree  # the reports, leaves [cohort, ...]; zeros unless used; None without any
+    is_used: Bool[Array, "cohort"]  # the server used the upload; after a poll, the client has answered
+    values: PyTree  # the reports or answers, leaves [cohort, ...]; zeros unless used; None without any
     seconds: Float[Array, "cohort"] | None = None  # of the client's round on the virtual clock; None without a timing
 
 
@@ -32,11 +32,11 @@ class Poll(NamedTuple):
 
     Args:
         measure: (problem, view before training) -> a number, the client's answer.
-        choose: (answers, whether a client has answered) -> whether it trains.
+        choose: (state, what the server was told) -> (whether a client trains; the state after the poll).
     """
 
     measure: Measure
-    choose: Callable[[Float[Array, "cohort"], Bool[Array, "cohort"]], Bool[Array, "cohort"]]
+    choose: Callable[[PyTree, Told], tuple[Bool[Array, "cohort"], PyTree]]
 
 
 class Participation(NamedTuple):
@@ -53,8 +53,8 @@ class Participation(NamedTuple):
         overflow: (the key of `draw`, number of clients) -> number of drawn clients left out because the cohort was
             full.
         depends_on_round: Whether `draw` reads the round number in addition to its key.
-        init: (numbers of training examples [clients], shared variables) -> the state before the first round. None: no
-            state.
+        init: (numbers of training examples [clients], shared variables, key) -> the state before the first round. None:
+            no state.
         update: (state, what the server was told in a round) -> the state of the next round. None: the state stays.
         report: (problem, view after training) -> what a client reports to the rule. None: nothing.
         poll: A question before training. None: all available clients of the cohort train.
@@ -67,7 +67,7 @@ class Participation(NamedTuple):
     mean_size: Callable[[int], float] | None = None
     overflow: Callable[[Key, int], Int[Array, ""]] | None = None
     depends_on_round: bool = False
-    init: Callable[[Int[Array, "clients"], Variables], PyTree] | None = None
+    init: Callable[[Int[Array, "clients"], Variables, Key], PyTree] | None = None
     update: Callable[[PyTree, Told], PyTree] | None = None
     report: Measure | None = None
     poll: Poll | None = None
@@ -123,7 +123,7 @@ class Known(NamedTuple):
     seconds: Float[Array, "clients"]  # of the last round on the virtual clock; 0 before, or without a timing
 
 
-def know_nothing(num_examples: Array, shared: Variables | None = None) -> Known:
+def know_nothing(num_examples: Array, shared: Variables | None = None, key: Key | None = None) -> Known:
     """The state before the first report."""
     none = jnp.zeros(len(num_examples), jnp.int32)
     zeros = jnp.zeros(len(num_examples), float)

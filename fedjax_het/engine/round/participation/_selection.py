@@ -77,7 +77,7 @@ def select(
     choose: Callable[[Key, int, Array, PyTree], Array],
     *,
     report: Measure = training_loss,
-    init: Callable[[Array, Variables], PyTree] = know_nothing,
+    init: Callable[[Array, Variables, Key], PyTree] = know_nothing,
     update: Callable[[PyTree, Told], PyTree] = remember,
 ) -> Participation:
     """A rule that chooses a fixed number of clients from its state.
@@ -137,8 +137,8 @@ def pow_d(cohort_size: CountOrZero, candidates: Count, weighting: CandidateWeigh
         cohort = _candidates(key, known, candidates, weighting)  # equal losses are ordered by the draw
         return cohort, jnp.ones(cohort.shape, bool)
 
-    def choose(losses: Array, is_here: Array) -> Array:
-        return is_among_largest(losses, is_here, cohort_size)
+    def choose(known: Known, told: Told) -> tuple[Array, Known]:
+        return is_among_largest(told.values, told.is_used, cohort_size), known
 
     return Participation(size, draw, mean_size=sized, init=know_nothing, poll=Poll(received_loss, choose))
 

@@ -77,7 +77,7 @@ def waiting(cohort_size: Count, separation: Count) -> Participation:
         cohort = jnp.sort(jax.lax.top_k(jnp.where(has_waited, draws, -1.0), size(num_clients))[1])
         return cohort, has_waited[cohort]
 
-    def init(num_examples: Int[Array, "clients"], shared: Variables) -> Int[Array, "clients"]:
+    def init(num_examples: Int[Array, "clients"], shared: Variables, key: Key) -> Int[Array, "clients"]:
         return jnp.zeros(len(num_examples), jnp.int32)
 
     def update(last: Int[Array, "clients"], told: Told) -> Int[Array, "clients"]:
