@@ -75,7 +75,7 @@ OPTIONS = {
     "waiting": {"cohort_size": 2, "separation": 2},
     "trace": {"path": "trace.csv"},
     "from_file": {"path": "speeds.csv"},
-    **{name: {"cohort_size": 2} for name in ("active_fl", "divfl", "oort")},
+    **{name: {"cohort_size": 2} for name in ("active_fl", "divfl", "fedcor", "oort")},
     **{name: {"cohort_size": 2, "candidates": 4} for name in ("pow_d", "rpow_d")},
     "fedbuff": {"concurrency": 3, "buffer_size": 2},
     "fedasync": {"concurrency": 3},

@@ -43,7 +43,7 @@ SELECTIONS: Mapping[str, Settings] = {
 """{row: FedAvg with equal weights and a selection of clients by what they report}."""
 _RUN_NOWHERE = (
     *("fedcac", "fedfomo", "pfedfda", "knnper"),
-    *("fedavg, rpow_d", "fedavg, active_fl", "fedavg, oort", "fedavg, divfl"),
+    *("fedavg, rpow_d", "fedavg, active_fl", "fedavg, oort", "fedavg, divfl", "fedavg, fedcor"),
 )
 NOT_RUN = {
     "fashion_mnist": _RUN_NOWHERE,

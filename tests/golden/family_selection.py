@@ -1,4 +1,4 @@
-"""Selection by what clients report: Power-of-Choice, active federated learning, Oort."""
+"""Selection by what clients report: Power-of-Choice, active federated learning, Oort, DivFL, FedCor."""
 
 import jax
 import jax.numpy as jnp
@@ -6,6 +6,7 @@ import numpy as np
 
 from fedjax_het.engine.round.participation import Told, know_nothing, pow_d, remember
 from fedjax_het.engine.round.participation._divfl import distances_between, select_greedily
+from fedjax_het.engine.round.participation._loss_covariance import NOISE, condition, covariance_of, select_correlated
 from fedjax_het.engine.round.participation._oort import Pace, Settings, keep_pace, plan, root_of_squares
 from fedjax_het.engine.round.participation._selection import count_by_value, draw_in_order, is_dropped, largest_first
 from tests.golden.cases import Case, covers
@@ -153,3 +154,22 @@ def representatives(case: Case):
     case.excuse("lazy_sorted", "the same choice by another order of evaluation")
     case.excuse("represented_by", "the weights of the mean are the algorithm's")
     case.excuse("cluster_sizes", "the weights of the mean are the algorithm's")
+
+
+@covers("fedcor", "*")
+def correlated_losses(case: Case):
+    meta, num = case.meta, len(case["weights"])
+    meta.confirm(noise=NOISE)
+    covariance = covariance_of(jnp.asarray(case["projection"]).T)
+    yield case.compare("covariance", covariance)
+    weights = jnp.asarray(case["weights"] if meta["weighted"] else np.ones(num))
+    given, everyone = (covariance, weights, jnp.asarray(case["discount"])), jnp.ones(num, bool)
+    selected, scores = select_correlated(*given, everyone, meta["m"])
+    yield case.compare("selected", selected)
+    yield case.compare("scores", scores)
+    for client in case["observed"]:
+        covariance = condition(covariance, int(client))
+    yield case.compare("posterior_covariance", covariance)
+    case.excuse("covariance_se", "a kernel that the authors' scripts do not use")
+    case.excuse("posterior_mean", "a prediction, which the selection does not read")
+    case.excuse("observed_changes", "for the prediction")

@@ -1,22 +1,25 @@
 """Selection by what clients report: the rules, the poll, and the state that is kept between rounds."""
 
 from dataclasses import replace
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy
 
 from fedjax_het import tree
 from fedjax_het.algorithms import dpsgd
 from fedjax_het.engine import Checkpoints, Simulation, chunked, vmapped
 from fedjax_het.engine.round import asynchronous, participation, timing
 from fedjax_het.engine.round.participation import Told, know_nothing, remember
+from fedjax_het.engine.round.participation._loss_covariance import covariance_of, log_likelihood
 from fedjax_het.errors import InputError
 from fedjax_het.uplink import gaussian_mechanism
 from tests.harness import algorithm, compose, difference, federation, is_equal, model
 
-SIZE = 12
+SIZE, KEY = 12, jax.random.key(0)
 RULES = {
     "rpow_d": participation.rpow_d(4, 8),
     "active_fl": participation.active_fl(4, dropped=0.5, uniform=0.25),
@@ -93,6 +96,57 @@ def test_only_used_reports_are_remembered():
     assert is_equal(*(tree.take(known, np.delete(np.arange(SIZE), 4)) for known in (KNOWN, after)))
 
 
+# ---- FedCor ----------------------------------------------------------------------------------------------------------
+@pytest.mark.extended
+def test_the_likelihood_of_loss_changes_is_that_of_their_covariance():
+    rng = np.random.default_rng(0)
+    positions, changes, is_observed = rng.normal(size=(SIZE, 3)), rng.normal(size=SIZE), np.arange(SIZE) % 4 > 0
+    with jax.enable_x64(True):
+        matrix = np.asarray(covariance_of(jnp.asarray(positions)))[np.ix_(is_observed, is_observed)]
+        ours = log_likelihood(jnp.asarray(positions), jnp.asarray(changes), jnp.asarray(is_observed))
+        expected = scipy.stats.multivariate_normal(cov=matrix).logpdf(changes[is_observed])
+        np.testing.assert_allclose(ours, expected, rtol=1e-9)
+
+
+def poll_all(rule, known, number: int, losses, key=KEY):
+    """Poll the clients of a round: (whether each client trains, the state)."""
+    ids, is_here = rule.draw(key, SIZE, jnp.asarray(number), known)
+    told = Told(jnp.asarray(number + 1), ids, is_here, jnp.where(is_here, jnp.asarray(losses)[ids], 0))
+    is_chosen, known = rule.poll.choose(known, told)
+    return jnp.zeros(SIZE, bool).at[ids].set(is_chosen), known
+
+
+@pytest.mark.extended
+def test_correlated_losses_are_learned_in_uniform_rounds_and_selected_once():
+    """The losses of clients 0 to 3, and of 4 to 7, change together; those of others do not change."""
+    rule = participation.fedcor(2, warm_up=6, interval=4, discount=0.5, first_steps=200, steps=5)
+    known, rng, losses = rule.init(np.full(SIZE, 10), {}, KEY), np.random.default_rng(0), np.zeros(SIZE)
+    start, polled, step = known.positions, [], jax.jit(partial(poll_all, rule))
+    for number in range(11):
+        polled.append(int(jnp.sum(rule.draw(KEY, SIZE, jnp.asarray(number), known)[1])))
+        chosen, known = step(known, number, losses)
+        assert int(chosen.sum()) == 2 and is_equal(known.positions, start) == (number < 6)
+        if number in (6, 9):
+            assert np.all(known.discount == 1)
+            assert chosen[:4].sum() == chosen[4:8].sum() == 1
+        ids = jnp.flatnonzero(chosen)
+        known = rule.update(known, Told(jnp.asarray(number + 1), ids, jnp.ones(2, bool), None))
+        assert np.all(known.discount[ids] <= 0.5)
+        losses = losses + np.repeat(rng.normal(size=3) * [1, 1, 0], 4)
+    assert polled == [12, 12, 12, 12, 12, 12, 12, 2, 12, 12, 2]
+    assert is_equal(rule.init(np.full(SIZE, 10), {}, KEY).positions, start)
+
+
+@pytest.mark.extended
+def test_warm_up_cohorts_are_uniform_among_clients_with_examples():
+    rule = participation.fedcor(4)
+    known = rule.init(np.full(SIZE, 10) * (np.arange(SIZE) != 7), {}, KEY)
+    cohorts = jax.vmap(lambda key: rule.draw(key, SIZE, jnp.asarray(3), known)[0])(jax.random.split(KEY, 3000))
+    assert np.all(cohorts[:, -1] == 7)
+    shares = np.bincount(np.ravel(cohorts[:, :4]), minlength=SIZE) / len(cohorts)
+    np.testing.assert_allclose(np.delete(shares, 7), 4 / (SIZE - 1), atol=0.05)
+
+
 # ---- in a run --------------------------------------------------------------------------------------------------------
 def simulate(rule, name: str = "fedavg", rounds: int = 4, **options) -> Simulation:
     options = {"evaluate_every": rounds, "num_seeds": 2, **options}
@@ -113,6 +167,7 @@ SMALL = {
     "active_fl": participation.active_fl(2),
     "oort": participation.oort(2, pacer_step=1),
     "divfl": participation.divfl(2),
+    "fedcor": participation.fedcor(2, warm_up=1, interval=3, first_steps=3, steps=2),
     "rpow_d, sometimes away": participation.bernoulli(0.6, among=participation.rpow_d(2, 5)),
 }
 
@@ -123,8 +178,8 @@ def test_a_run_is_equal_bit_for_bit_however_it_is_cut_and_wherever_its_data_are(
     state, metrics = finish(simulate(SMALL[rule]), 4)
     counts = np.asarray(state.clients.rounds)
     assert counts.sum() == np.asarray(metrics.num_reporting).sum() and np.all(metrics.num_reporting <= 2)
-    if rule != "pow_d":
-        known = getattr(state.server.participation, "known", state.server.participation)
+    known = getattr(state.server.participation, "known", state.server.participation)
+    if rule not in ("pow_d", "fedcor"):
         np.testing.assert_array_equal(known.count, counts)
     streamed = simulate(SMALL[rule], client_states="host", examples="stream")
     for other, blocks in ((simulate(SMALL[rule]), (1, 2, 1)), (streamed, (3, 1))):
@@ -133,8 +188,9 @@ def test_a_run_is_equal_bit_for_bit_however_it_is_cut_and_wherever_its_data_are(
 
 
 @pytest.mark.slow
-def test_the_state_of_a_selection_is_in_checkpoints(tmp_path):
-    simulation = simulate(SMALL["rpow_d"])
+@pytest.mark.parametrize("rule", ["rpow_d", "fedcor"])
+def test_the_state_of_a_selection_is_in_checkpoints(tmp_path, rule):
+    simulation = simulate(SMALL[rule])
     state, _ = simulation.advance(simulation.start(), 2)
     checkpoints = Checkpoints(tmp_path)
     checkpoints.save(2, state)
@@ -177,6 +233,11 @@ def test_polls_count_as_traffic():
     assert (simulation.cost.bytes_polled, plain.cost.bytes_polled) == (4, 0)
     assert simulation.cost.bytes_up == plain.cost.bytes_up
     assert simulate(SMALL["rpow_d"]).cost.bytes_up == plain.cost.bytes_up + 4
+    state, metrics = finish(simulate(SMALL["fedcor"]), 4)  # all 5 clients answer, except in round 2
+    assert np.all(np.asarray(state.counters.polled) == 17) and np.all(metrics.num_reporting == 2)
+    known = state.server.participation
+    np.testing.assert_array_equal(known.is_observed.sum(axis=(1, 2)), 5)
+    assert np.all(known.discount.min(axis=1) < 1)
     assert plain.start().counters.polled is None and plain.start().server.participation == ()
 
 
@@ -200,8 +261,14 @@ def test_a_selection_by_reports_is_refused_where_nothing_covers_it(rule):
         (participation.rpow_d(4, 3), "candidates must be 4, the cohort size, to 5"),
         (participation.pow_d(2, 6), "candidates must be 2, the cohort size, to 5"),
         (participation.oort(6), "cohort_size must be 1 to 5"),
+        (participation.fedcor(6), "cohort_size must be 1 to 5"),
     ],
 )
 def test_sizes_that_do_not_fit_are_refused(rule, message):
     with pytest.raises(InputError, match=message):
         simulate(rule)
+
+
+def test_an_interval_without_selected_rounds_is_refused():
+    with pytest.raises(InputError, match="interval"):
+        participation.fedcor(2, interval=1)

@@ -1,6 +1,7 @@
 """Participation rules: which clients take part in a round."""
 
 from fedjax_het.engine.round.participation._divfl import divfl
+from fedjax_het.engine.round.participation._fedcor import fedcor
 from fedjax_het.engine.round.participation._oort import oort
 from fedjax_het.engine.round.participation._record import (
     POLL_BYTES,
@@ -27,7 +28,7 @@ from fedjax_het.engine.round.participation._rules import (
 from fedjax_het.engine.round.participation._selection import active_fl, pow_d, rpow_d
 from fedjax_het.engine.round.participation._spaced import cyclic, waiting
 
-SELECTIONS = {"pow_d": pow_d, "rpow_d": rpow_d, "active_fl": active_fl, "oort": oort, "divfl": divfl}
+SELECTIONS = {"pow_d": pow_d, "rpow_d": rpow_d, "active_fl": active_fl, "oort": oort, "divfl": divfl, "fedcor": fedcor}
 """Rules that read what clients report."""
 PARTICIPATIONS = {"trace": trace, "poisson": poisson, "cyclic": cyclic, "waiting": waiting, **SELECTIONS}
 """Rules by their config names; the default is `uniform` or `bernoulli`, from cohort_size and availability."""
@@ -48,6 +49,7 @@ __all__ = [
     "derive_keys",
     "divfl",
     "draw_without_replacement",
+    "fedcor",
     "full",
     "know_nothing",
     "min_slots",
