@@ -93,7 +93,7 @@ def fit_positions(
     def step(_: Array, progress: tuple[Array, optax.OptState]) -> tuple[Array, optax.OptState]:
         positions, state = progress
         updates, state = adam.update(jax.grad(objective)(positions), state)
-        after = positions + updates, state
+        after = optax.apply_updates(positions, updates), state
         return tree.where(tree.is_finite(after), after, progress)
 
     return jax.lax.fori_loop(0, steps, step, (positions, adam.init(positions)))[0]
