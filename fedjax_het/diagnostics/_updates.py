@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Float, Int
 
 from fedjax_het import geometry, tree
+from fedjax_het._internal.decompositions import eigh, eigvalsh
 from fedjax_het.diagnostics._toolkit import Diagnostic, Quantity, from_gram, over_rows, total_loss
 from fedjax_het.errors import InputError
 from fedjax_het.types import Array, Batch, Named, Params, RoundSnapshot, Rows, Variables
@@ -162,7 +163,7 @@ def spectrum(gram: Array, is_present: Array) -> Named:
     References:
         Zeng et al., FedLD, Eq. 5.
     """
-    values = jnp.maximum(jnp.linalg.eigvalsh(gram)[::-1], 0) / jnp.maximum(jnp.sum(is_present), 1)
+    values = jnp.maximum(eigvalsh(gram)[::-1], 0) / jnp.maximum(jnp.sum(is_present), 1)
     shares = values / jnp.where(values[0] > 0, jnp.sum(values), 1)
     reached = jnp.cumsum(shares)[:, None] < jnp.asarray(SHARES) - 1e-12
     logs = jnp.log(tree.positive_or_one(shares))
@@ -194,7 +195,7 @@ def implied_weights(gram: Array, products: Array, squared: Array) -> Named:
         products: b.
         squared: |u|^2.
     """
-    values, vectors = jnp.linalg.eigh(gram)
+    values, vectors = eigh(gram)
     is_kept = values > _RANK * jnp.maximum(values[-1], 0)
     weights = vectors @ (jnp.where(is_kept, 1 / jnp.where(is_kept, values, 1), 0) * (vectors.T @ products))
     left = squared - 2 * weights @ products + weights @ gram @ weights

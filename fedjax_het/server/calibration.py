@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Float
 
+from fedjax_het._internal.decompositions import eigh
 from fedjax_het.types import Array, Key, Named, Params
 
 _EXACT = jax.lax.Precision.HIGHEST
@@ -65,7 +66,7 @@ def draw_features(moments: ClassMoments, noise: Array) -> Array:
 
 def symmetric_root(covariances: Array) -> Array:
     """The symmetric square roots of matrices [..., d, d]; negative eigenvalues (rounding errors) count as 0."""
-    values, vectors = jnp.linalg.eigh(covariances)
+    values, vectors = jnp.vectorize(eigh, signature="(d,d)->(d),(d,d)")(covariances)
     scaled = vectors * jnp.sqrt(jnp.maximum(values, 0))[..., None, :]
     return jnp.matmul(scaled, jnp.swapaxes(vectors, -1, -2), precision=_EXACT)
 

@@ -4,10 +4,11 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.scipy.linalg import cho_factor, cho_solve
+from jax.scipy.linalg import cho_solve
 from jaxtyping import Bool, Float
 
 from fedjax_het import tree
+from fedjax_het._internal.decompositions import cholesky
 from fedjax_het._internal.target_platform import target_platform
 from fedjax_het.types import Array
 
@@ -171,7 +172,7 @@ def _affine_minimum(matrix: Array, support: Array, point: Array) -> Array:
 def _factorize(matrix: Array) -> tuple[Array, bool]:
     """The Cholesky factor of a positive definite matrix, for `cho_solve`."""
     if target_platform() != "tpu":
-        return cho_factor(matrix)
+        return cholesky(matrix), True
     # On several TPU chips, XLA does not support its own Cholesky decomposition in float64.
     place = jnp.arange(len(matrix))
 

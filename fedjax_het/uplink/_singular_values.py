@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_het import tree
+from fedjax_het._internal.decompositions import svd
 from fedjax_het.algorithm import ReceiveView, Sent, Stage, StageView
 from fedjax_het.types import Array, PyTree, Variables
 from fedjax_het.validation import Count, Fraction, validate_arguments
@@ -65,7 +66,7 @@ def _send_leaf(path: str, leaf: Array, energy: float | Array) -> Array:
 
 def truncate(matrix: Array, energy: float | Array) -> Array:
     """The matrix [m, n] with its largest singular values alone, see `singular_values`."""
-    left, values, right = jnp.linalg.svd(matrix, full_matrices=False)
+    left, values, right = svd(matrix)
     kept = jnp.where(jnp.arange(len(values)) < count_kept(values, energy), values, 0)
     return jnp.matmul(left * kept, right, precision=jax.lax.Precision.HIGHEST).astype(matrix.dtype)
 

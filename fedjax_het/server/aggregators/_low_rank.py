@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Float
 
 from fedjax_het import tree
+from fedjax_het._internal.decompositions import qr, solve, svd
 from fedjax_het.algorithm import Aggregator, Problem
 from fedjax_het.errors import InputError
 from fedjax_het.server.weightings import WeightingOrName, resolve_weighting
@@ -128,7 +129,7 @@ def mean_with_corrected_b(
                 correction = minimize(a @ b + residual, a, b)
             else:
                 ridge = a.T @ a + penalty * jnp.eye(a.shape[1], dtype=a.dtype)
-                correction = jnp.linalg.solve(ridge, a.T @ residual)
+                correction = solve(ridge, a.T @ residual)
             means[path + _B] += correction.reshape(means[path + _B].shape)
         return Aggregate(tree.from_paths(means), {}), state
 
@@ -246,8 +247,8 @@ def _decompose(left: Array, right: Array, rank: int) -> tuple[Array, Array]:
     The entry of largest magnitude in each column of A is positive, so that the signs do not depend on the order of
     clients. Missing directions, where a side of the matrix is smaller than the rank, are zero.
     """
-    (q_left, r_left), (q_right, r_right) = jnp.linalg.qr(left), jnp.linalg.qr(right.T)
-    u, sizes, v = jnp.linalg.svd(r_left @ r_right.T, full_matrices=False)
+    (q_left, r_left), (q_right, r_right) = qr(left), qr(right.T)
+    u, sizes, v = svd(r_left @ r_right.T)
     a, b = (q_left @ u)[:, :rank], (sizes[:, None] * v @ q_right.T)[:rank]
     signs = jnp.where(jnp.max(a, axis=0) < -jnp.min(a, axis=0), -1.0, 1.0)
     a, b = a * signs, b * signs[:, None]

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Bool, Float
 
 from fedjax_het import tree
+from fedjax_het._internal.decompositions import eigh
 from fedjax_het.algorithm import Aggregator
 from fedjax_het.server.aggregators._gram_space import Buffers, GramEdit, Scope, StackDtype, gram_space_mean
 from fedjax_het.server.weightings import WeightingOrName
@@ -54,7 +55,7 @@ def principal_axes(gram: Array, is_present: Array, fraction: float = 0.8, roundi
 
     Shapes: gram [m, m], is_present [m]; absent clients have zero rows, and m counts present clients.
     """
-    scaled, vectors = jnp.linalg.eigh(gram)
+    scaled, vectors = eigh(gram)
     scaled, vectors = jnp.maximum(scaled[::-1], 0), vectors[:, ::-1]
     num_present = jnp.sum(is_present).astype(gram.dtype)
     is_selected = jnp.arange(gram.shape[0]) < ROUNDINGS[rounding](fraction * num_present)

@@ -6,6 +6,7 @@ import optax
 from jaxtyping import Bool, Float
 
 from fedjax_het import tree
+from fedjax_het._internal.decompositions import cholesky
 from fedjax_het.types import Array
 
 NOISE = 0.01  # standard deviation, of the authors' code, which does not fit it
@@ -63,7 +64,7 @@ def log_likelihood(positions: Array, changes: Array, is_observed: Bool[Array, "c
     size, num = positions.shape[1], jnp.sum(is_observed)
     shown = jnp.where(is_observed[:, None], positions, 0)
     target = jnp.where(is_observed, changes, 0)
-    lower = jnp.linalg.cholesky(shown.T @ shown + NOISE**2 * jnp.eye(size))
+    lower = cholesky(shown.T @ shown + NOISE**2 * jnp.eye(size))
     point = jax.scipy.linalg.cho_solve((lower, True), shown.T @ target)
     square = jnp.sum((target - shown @ point) ** 2) / NOISE**2 + jnp.sum(point**2)
     log_determinant = 2 * jnp.sum(jnp.log(jnp.diagonal(lower))) + 2 * (num - size) * jnp.log(NOISE)
