@@ -1,7 +1,7 @@
 """Sub-networks of the common model: by masks over the whole network, and as smaller networks."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import jax
@@ -142,19 +142,46 @@ class Slice(NamedTuple):
 
     Args:
         problem: Its problem.
-        units: For each leaf a tuple of the kept indices per axis.
+        start: The first kept unit of every hidden layer, modulo the number of its units.
+        axes: For each leaf a tuple of (number of blocks, kept units of each block) per axis.
     """
 
     problem: Problem
-    units: Variables
+    start: Array
+    axes: Variables
 
     def take(self, whole: Variables) -> Variables:
         """The entries of the smaller network."""
-        return jax.tree.map(lambda leaf, units: leaf[jnp.ix_(*units)], whole, self.units)
+
+        def take(leaf: Array, axes: Sequence[tuple[int, int]]) -> Array:
+            kept = tuple(slice(count) for axis in axes for count in axis)
+            return _roll_units(_split_axes(leaf, axes), axes, -self.start)[kept].reshape([b * k for b, k in axes])
+
+        return jax.tree.map(take, whole, self.axes)
 
     def put(self, whole: Variables, small: Variables) -> Variables:
         """The whole network with the entries of the smaller one."""
-        return jax.tree.map(lambda leaf, units, part: leaf.at[jnp.ix_(*units)].set(part), whole, self.units, small)
+
+        def put(leaf: Array, axes: Sequence[tuple[int, int]], part: Array) -> Array:
+            rolled, part = _roll_units(_split_axes(leaf, axes), axes, -self.start), part.reshape(sum(axes, ()))
+            changed = jax.lax.dynamic_update_slice(rolled, part, (0,) * part.ndim)
+            return _roll_units(changed, axes, self.start).reshape(leaf.shape)
+
+        return jax.tree.map(put, whole, self.axes, small)
+
+
+def _split_axes(leaf: Array, axes: Sequence[tuple[int, int]]) -> Array:
+    """[blocks * units, ...] -> [blocks, units, ...]"""
+    lengths = zip(leaf.shape, axes, strict=True)
+    return leaf.reshape([size for length, (blocks, _) in lengths for size in (blocks, length // blocks)])
+
+
+def _roll_units(leaf: Array, axes: Sequence[tuple[int, int]], shift: Array) -> Array:
+    """Roll the axes of units of which some are left out. Slices of rolled arrays are faster than lists of entries."""
+    for number, (_, kept) in enumerate(axes):
+        if kept < leaf.shape[2 * number + 1]:
+            leaf = jnp.roll(leaf, shift, 2 * number + 1)
+    return leaf
 
 
 def slice_network(capacities: Capacities, problem: Problem, view: ClientView, axes: Variables, scaled: bool) -> Slice:
@@ -171,23 +198,17 @@ def slice_network(capacities: Capacities, problem: Problem, view: ClientView, ax
     width = capacities.widths[problem.group]
     model, start = problem.model.narrowed(width), capacities.start(view.received.round)
 
-    def kept(length: int, count: int, num_blocks: int) -> Array:
-        if length == num_blocks:
-            return jnp.arange(length)
-        size = length // num_blocks
-        units = (start + jnp.arange(count // num_blocks)) % size
-        return (jnp.arange(num_blocks)[:, None] * size + units).reshape(-1)
+    def kept_by_axis(*leaves: jax.ShapeDtypeStruct) -> tuple[tuple[int, int], ...]:
+        counts, num_blocks = (leaf.shape for leaf in leaves)
+        return tuple((blocks, count // blocks) for count, blocks in zip(counts, num_blocks, strict=True))
 
-    def kept_by_axis(*leaves: Array | jax.ShapeDtypeStruct) -> tuple[Array, ...]:
-        return tuple(map(kept, *(leaf.shape for leaf in leaves)))
-
-    units = jax.tree.map(kept_by_axis, view.local, *(_view_shapes(problem, view, p) for p in (width, 0.0)))
+    units = jax.tree.map(kept_by_axis, *(_view_shapes(problem, view, p) for p in (width, 0.0)))
     factors = _divide_outputs(jax.tree.map(lambda mask: jnp.ones(1, bool), axes), axes, width)
 
     def encode(variables: Variables, inputs: Array, context: Context):
         return model.encode(keep_entries(variables, factors) if context.is_training else variables, inputs, context)
 
-    return Slice(problem._replace(model=model._replace(encode=encode) if scaled else model), units)
+    return Slice(problem._replace(model=model._replace(encode=encode) if scaled else model), start, units)
 
 
 def _divide_outputs(factors: Variables, axes: Variables, width: Array | float) -> Variables:
