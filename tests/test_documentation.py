@@ -101,9 +101,9 @@ def test_the_python_of_a_page_runs(path, place):
 )
 def test_the_slow_python_of_a_page_gives_the_accuracy_that_it_shows(path, place, capsys):
     run_python(path, place, is_slow=True)
-    accuracies = re.findall(r"^(\w+): ([\d.]+) ±", capsys.readouterr().out, re.M)
-    assert accuracies and {name for name, _ in accuracies} <= {"fedavg", "fedld", "fedprox"}
-    assert all(float(value) > 80 for _, value in accuracies)
+    """The last is that of the method which a page recommends."""
+    *_, accuracy = re.findall(r"([\d.]+) (?:± [\d.]+ )?%", capsys.readouterr().out)
+    assert float(accuracy) > 80
 
 
 def show_help(program: list[str]) -> None:
