@@ -98,7 +98,7 @@ def _exchange_pairs(matrix: Array, lower: Array, upper: Array, point: Array) -> 
         return jnp.clip(point.at[i].add(-step).at[j].add(step), lower, upper), number + 1
 
     def is_better(search: tuple[Array, Array]) -> Array:
-        return (find_pair(search[0])[2] > negligible) & (search[1] < 100 * len(point))
+        return (find_pair(search[0])[2] > negligible) & (search[1] < 10000 * len(point))
 
     return jax.lax.while_loop(is_better, exchange, (point, jnp.zeros((), jnp.int32)))[0]
 
