@@ -99,6 +99,7 @@ def make_experiment(dataset: str, title: str, network: str) -> Experiment:
     reduction = _REDUCTION.format(network=network, rounds=common["rounds"])
     smoke = {**_EQUAL_BUDGET, **_HELD_OUT, "data.num_clients": "5", "num_seeds": "1"}
     data = {dataset: f"{title}'s .npz file"}
+    missing = ", ".join(f"`{name}`" for name in NOT_RUN[dataset])
     return Experiment(
         title=f"{title} among 100 clients, ten a round: accuracy in % (in brackets the learning rate)",
         rows={**select_rows(name for name in ALGORITHMS if name not in LEFT_OUT), **SELECTIONS},
@@ -116,7 +117,7 @@ def make_experiment(dataset: str, title: str, network: str) -> Experiment:
             _CHOICE,
             "Mean and standard deviation over three seeds of one partition, in which all clients have equally many "
             "examples. A client without a model of its own is scored by the server's.",
-            *(f"The result of `{name}` is not available yet." for name in NOT_RUN[dataset]),
+            *([f"Results of {missing} are not available yet."] if missing else []),
             *(f"`{name}` is left out: {reason}." for name, reason in LEFT_OUT.items()),
         ),
     )
