@@ -83,6 +83,7 @@ def trace_round(spec: RunSpec, layout: Layout) -> TracedRound:
             raise InputError(f"published['{name}'] summarizes a value no client reports. {nearest(name, provided)}")
     if not np.any(federation.largest_counts("train")):
         raise InputError(f"{federation.name}: no client has a training example. Lower the held-out fractions.")
+    spec.participation.check_run(spec.rounds)
     for algorithm in spec.sweep.algorithms:
         _check_steps(algorithm, federation)
         _check_named_clients(algorithm, federation)

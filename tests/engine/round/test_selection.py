@@ -262,6 +262,7 @@ def test_a_selection_by_reports_is_refused_where_nothing_covers_it(rule):
         (participation.pow_d(2, 6), "candidates must be 2, the cohort size, to 5"),
         (participation.oort(6), "cohort_size must be 1 to 5"),
         (participation.fedcor(6), "cohort_size must be 1 to 5"),
+        (participation.bernoulli(0.6, among=participation.fedcor(2, warm_up=4)), "the run has 4. Lower warm_up"),
     ],
 )
 def test_sizes_that_do_not_fit_are_refused(rule, message):

@@ -10,6 +10,7 @@ from fedjax_het import tree
 from fedjax_het.engine.round.participation._loss_covariance import covariance_of, fit_positions, select_correlated
 from fedjax_het.engine.round.participation._record import Participation, Poll, Told
 from fedjax_het.engine.round.participation._selection import draw_in_order, fixed_size, received_loss
+from fedjax_het.errors import InputError
 from fedjax_het.types import Array, Key, Variables
 from fedjax_het.validation import LARGEST_COUNT, Count, CountOrZero, PositiveFraction, Range, validate_arguments
 
@@ -64,7 +65,7 @@ def fedcor(
 
     Args:
         cohort_size: The number of clients that train per round.
-        warm_up: Rounds before the first selection (default 15; 20 for CIFAR-10).
+        warm_up: Rounds before the first selection (default 15; 20 for CIFAR-10), fewer than those of the run.
         interval: Rounds from one fit to the next, the paper's Δt, at least 2 (default 10; 50 for CIFAR-10).
         discount: The paper's β (default .95; .9 for CIFAR-10).
         dimension: Size of a position.
@@ -74,7 +75,8 @@ def fedcor(
         steps: Steps of Adam in later fits.
 
     Raises:
-        InputError: A number is out of range, or, when a round is built, there are fewer clients than cohort_size.
+        InputError: A number is out of range; when a round is built, there are fewer clients than cohort_size; when a
+            run is built, it ends before the first selection.
 
     References:
         Tang et al., FedCor: Correlation-Based Active Client Selection Strategy for Heterogeneous Federated Learning,
@@ -86,6 +88,13 @@ def fedcor(
     def size(num_clients: int) -> int:
         sized(num_clients)
         return num_clients
+
+    def check_run(rounds: int) -> None:
+        if warm_up >= rounds:
+            raise InputError(
+                f"fedcor: the first {warm_up} rounds (warm_up) train uniform cohorts, and the run has {rounds}. Lower "
+                "warm_up, or raise rounds."
+            )
 
     def init(num_examples: Array, shared: Variables, key: Key) -> Correlations:
         num, none = len(num_examples), jnp.zeros((memory, len(num_examples)), float)
@@ -146,5 +155,13 @@ def fedcor(
     def update(known: Correlations, told: Told) -> Correlations:
         return known._replace(discount=known.discount.at[told.cohort].multiply(jnp.where(told.is_used, discount, 1)))
 
-    poll = Poll(received_loss, choose)
-    return Participation(size, draw, mean_size=sized, depends_on_round=True, init=init, update=update, poll=poll)
+    return Participation(
+        size,
+        draw,
+        mean_size=sized,
+        depends_on_round=True,
+        init=init,
+        update=update,
+        poll=Poll(received_loss, choose),
+        check_run=check_run,
+    )

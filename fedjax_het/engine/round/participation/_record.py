@@ -59,6 +59,7 @@ class Participation(NamedTuple):
         report: (problem, view after training) -> what a client reports to the rule. None: nothing.
         poll: A question before training. None: all available clients of the cohort train.
         min_separation: The minimum number of rounds from one participation of a client to its next.
+        check_run: Raises InputError for a number of rounds in which the rule has no effect.
     """
 
     size: Callable[[int], int]
@@ -72,6 +73,7 @@ class Participation(NamedTuple):
     report: Measure | None = None
     poll: Poll | None = None
     min_separation: int = 1
+    check_run: Callable[[int], None] = lambda rounds: None
 
     def expected_size(self, num_clients: int) -> float:
         """The mean number of clients that train per round."""
