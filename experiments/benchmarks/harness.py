@@ -45,6 +45,7 @@ class Measurement:
 
     contender: str
     ready_seconds: float = 0.0
+    cached_startup_seconds: float | None = None  # of a second process, with the compiled programs of the first
     warmup: list[float] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)  # of the timed rounds
     peak_rss_mb: float = 0.0
@@ -70,8 +71,11 @@ class Measurement:
     @property
     def startup_seconds(self) -> float:
         """Seconds until it was ready, and the excess of its first round, in which some compile or connect."""
-        first = [*self.warmup, *self.seconds][0]
-        return self.ready_seconds + max(0.0, first - self.median)
+        return self.add_excess(self.ready_seconds, [*self.warmup, *self.seconds][0])
+
+    def add_excess(self, ready_seconds: float, first_round: float) -> float:
+        """The seconds until a process was ready, and the excess of its first round over the median."""
+        return ready_seconds + max(0.0, first_round - self.median)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,6 +129,9 @@ class Benchmark:
             self._report("\n")
         for name in list(self._processes):
             self._call(name, self._measure_memory)
+        if OURS in self._processes:
+            self._processes.pop(OURS).end()
+            self._call(OURS, self._time_cached_start, directory)
 
     def _call(self, name: str, action: Callable, *arguments) -> None:
         try:
@@ -134,14 +141,18 @@ class Benchmark:
             self._report(f" {name} crashed")
             self._processes.pop(name).end()
 
-    def _start_contender(self, measurement: Measurement, directory: Path) -> None:
-        name, rules = measurement.contender, self.rules
+    def _start_process(self, name: str, directory: Path) -> ContenderProcess:
+        rules = self.rules
         sizes = [f"--clients={self.work.num_clients}", f"--examples={self.work.num_examples}"]
         chosen = {"cores": rules.cores, "layout": rules.layout, "precision": rules.precision}
         arguments = [self.work.base, *(f"--{option}={value}" for option, value in chosen.items()), *sizes]
         process = ContenderProcess(name, arguments, rules.pythons.get(name, sys.executable), directory)
         self._processes[name] = process
-        greeting = process.read_greeting()
+        return process
+
+    def _start_contender(self, measurement: Measurement, directory: Path) -> None:
+        name = measurement.contender
+        greeting = self._start_process(name, directory).read_greeting()
         if absent := greeting.get("missing"):
             measurement.skipped = f"{' and '.join(absent)} not installed: {CONTENDERS[name].install}"
         else:
@@ -151,6 +162,11 @@ class Benchmark:
             return
         measurement.ready_seconds, measurement.versions = greeting["seconds"], greeting["versions"]
         self._report(f" {name} ({measurement.ready_seconds:.1f} s)")
+
+    def _time_cached_start(self, measurement: Measurement, directory: Path) -> None:
+        process = self._start_process(measurement.contender, directory)
+        ready, first = process.read_greeting()["seconds"], process.ask("round")["seconds"]
+        measurement.cached_startup_seconds = measurement.add_excess(ready, first)
 
     def _time_round(self, measurement: Measurement, number: int, directory: Path) -> None:
         process = self._processes[measurement.contender]

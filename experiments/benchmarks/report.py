@@ -26,6 +26,7 @@ def to_records(work: Workload, measurements: Measurements) -> list[dict[str, Any
             "seconds_max": max(measurement.seconds),
             "rounds": len(measurement.seconds),
             "startup_seconds": measurement.startup_seconds,
+            "cached_startup_seconds": measurement.cached_startup_seconds,
             "peak_rss_mb": measurement.peak_rss_mb,
             "versions": measurement.versions,
         }
@@ -45,7 +46,8 @@ def make_table(work: Workload, measurements: Measurements, rules: BenchmarkRules
     )
     shown = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     shown.add_column("contender", no_wrap=True)
-    for name in ("median\ns", "min\ns", "max\ns", "ratio", "start\ns", "peak\nMB", "GFLOP\n/s", "of\nmatmul"):
+    times = "median\ns", "min\ns", "max\ns", "ratio", "start\ns", "cached\nstart"
+    for name in (*times, "peak\nMB", "GFLOP\n/s", "of\nmatmul"):
         shown.add_column(name, justify="right")
     ours = measurements[OURS]
     for measurement in _sort_timed(measurements):
@@ -55,6 +57,7 @@ def make_table(work: Workload, measurements: Measurements, rules: BenchmarkRules
             *(f"{seconds:.3f}" for seconds in (measurement.median, min(measurement.seconds), max(measurement.seconds))),
             f"{measurement.median / ours.median:.2f}" if ours.is_timed else "",
             f"{measurement.startup_seconds:.1f}",
+            "" if measurement.cached_startup_seconds is None else f"{measurement.cached_startup_seconds:.1f}",
             f"{measurement.peak_rss_mb:.0f}",
             f"{flops / 1e9:.1f}",
             f"{flops / rate:.1%}" if rate else "",

@@ -16,7 +16,6 @@ import jax
 from absl.flags import argparse_flags
 from rich.console import Console
 
-from fedjax_het._internal.cache_folder import cache_folder
 from fedjax_het.cli import trackers
 from fedjax_het.cli.configuration import build, config_files, settings
 from fedjax_het.cli.configuration.command_line import add_config_flag, report_full_disk, split_overrides, with_hints
@@ -49,7 +48,6 @@ class Command(NamedTuple):
     config: config_files.Config
     workdir: Path
     overrides: dict[str, str]  # {"algorithm.mu": "0.01"}
-    is_cached: bool  # whether compiled programs are saved for other runs
     distributed: DistributedConfig = DistributedConfig()
 
 
@@ -70,13 +68,10 @@ def parse(argv: Sequence[str]) -> Command:
     parser.add_argument(
         "--workdir", type=Path, help="the run directory (default: runs/pacs-fedrd for --config=pacs:fedrd)"
     )
-    parser.add_argument(
-        "--no_compilation_cache", action="store_true", help="compile again, and save no program for other runs"
-    )
     initialization.add_flags(parser)
     flags = parser.parse_args(own)
     workdir = flags.workdir or Path("runs", flags.config.name)
-    return Command(flags.config, workdir, overrides, not flags.no_compilation_cache, initialization.read_flags(flags))
+    return Command(flags.config, workdir, overrides, initialization.read_flags(flags))
 
 
 def run(command: Command, processes: Processes = SINGLE) -> None:
@@ -176,12 +171,6 @@ def _print_results(run: Run, has_trained: bool) -> None:
     print("\n".join(["written:", *(f"  {path}" for path in paths if path.exists())]))
 
 
-def enable_compilation_cache() -> None:
-    """Save compiled programs for other runs, unless JAX has been given another folder for them."""
-    if not jax.config.jax_compilation_cache_dir:  # pyrefly: ignore[missing-attribute]: JAX defines it at import
-        jax.config.update("jax_compilation_cache_dir", str(cache_folder() / "programs"))
-
-
 def _check_equal(processes: Processes, name: str, value: Any) -> None:
     """Raise InputError in all processes if one of them has another value than the first."""
     first, *others = processes.all_gather(name, json.loads(json_files.to_json(value)))
@@ -200,8 +189,6 @@ def main(argv: Sequence[str]) -> int:
     try:
         command = parse(argv)
         processes = initialization.initialize(command.distributed)
-        if command.is_cached:
-            enable_compilation_cache()
         with processes.only_first_prints(), report_full_disk(command.workdir):
             run(command, processes)
     except InputError as error:

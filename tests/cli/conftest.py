@@ -1,9 +1,7 @@
 """Fixtures of commands: a small config, and compiled programs that runs of equal settings share."""
 
-import jax
 import pytest
 
-from fedjax_het.cli import train
 from fedjax_het.cli.configuration import build
 from fedjax_het.cli.runs import json_files
 
@@ -29,8 +27,8 @@ def config(request, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def compiled_once(tmp_path_factory):
-    """Runs with the same settings share compiled programs, in a cache separate from the user's."""
+def compiled_once():
+    """Runs with the same settings share compiled programs."""
     compile, kept = build.build_simulation, {}
 
     def simulation(parts, runs, folder):
@@ -38,9 +36,6 @@ def compiled_once(tmp_path_factory):
         kept[key] = kept.get(key) or compile(parts, runs, folder)
         return kept[key]
 
-    cache = jax.config.jax_compilation_cache_dir
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(build, "build_simulation", simulation)
-        patch.setattr(train, "cache_folder", lambda: tmp_path_factory.mktemp("cache"))
         yield
-    jax.config.update("jax_compilation_cache_dir", cache)

@@ -27,7 +27,7 @@ def get_config():
 def finished(tmp_path_factory):
     folder = tmp_path_factory.mktemp("calibrate")
     (folder / "config.py").write_text(CONFIG)
-    arguments = [f"--config={folder / 'config.py'}", f"--workdir={folder / 'run'}", "--no_compilation_cache"]
+    arguments = [f"--config={folder / 'config.py'}", f"--workdir={folder / 'run'}"]
     assert train.main(arguments) == 0
     return folder / "run"
 

@@ -67,7 +67,7 @@ def complete(tmp_path_factory):
         (["tr"], ["train"]),
         (["--v"], ["--version"]),
         (["train", "--work"], ["--workdir"]),
-        (["train", "--no_compilation_cache", "--dist"], ["--distributed"]),
+        (["train", "--workdir=run", "--dist"], ["--distributed"]),
         (["train", "--config", "=", "quick"], ["quickstart"]),
         (["train", "--config", "quick"], ["quickstart"]),
         (["train", "--config=quick"], ["--config=quickstart"]),

@@ -30,7 +30,7 @@ VIT = f'name="vit", **{SIZES}'
 def train_run(folder, algorithm, model, options="", *arguments):
     (folder / "config.py").write_text(CONFIG.format(algorithm=algorithm, options=options, model=model))
     arguments = [f"--config={folder / 'config.py'}", f"--workdir={folder / 'run'}", *arguments]
-    assert train.main([*arguments, "--no_compilation_cache"]) == 0
+    assert train.main(arguments) == 0
     return folder / "run"
 
 

@@ -36,7 +36,7 @@ def start(tmp_path, capsys):
     (tmp_path / "private.py").write_text(FILE)
 
     def run(*overrides: str) -> tuple[int, str]:
-        paths = [f"--config={tmp_path / 'private.py'}", f"--workdir={tmp_path / 'run'}", "--no_compilation_cache"]
+        paths = [f"--config={tmp_path / 'private.py'}", f"--workdir={tmp_path / 'run'}"]
         status = train.main([*paths, *overrides])
         printed = capsys.readouterr()
         return status, printed.out + printed.err

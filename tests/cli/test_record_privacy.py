@@ -32,7 +32,7 @@ def start(tmp_path, capsys):
     (tmp_path / "private.py").write_text(FILE)
 
     def run(*overrides: str, workdir: str = "run") -> tuple[int, str]:
-        paths = [f"--config={tmp_path / 'private.py'}", f"--workdir={tmp_path / workdir}", "--no_compilation_cache"]
+        paths = [f"--config={tmp_path / 'private.py'}", f"--workdir={tmp_path / workdir}"]
         status = train.main([*paths, *overrides])
         printed = capsys.readouterr()
         return status, printed.out + printed.err

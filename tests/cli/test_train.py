@@ -207,10 +207,8 @@ def test_overrides_are_parsed_with_and_without_an_equals_sign():
         (Path("a/b.py"), ""),
         Path("here"),
         {"rounds": "3", "data.path": "x=y"},
-        True,
         DistributedConfig(),
     )
-    assert not train.parse(["--config=a/b.py", "--no_compilation_cache"]).is_cached
 
 
 @pytest.mark.parametrize(

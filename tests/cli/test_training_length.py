@@ -55,7 +55,7 @@ def test_a_run_does_not_continue_on_other_pictures_of_the_same_names_and_labels(
     data = {"name": "arrays", "path": str(tmp_path / "data.npz"), "num_clients": 3, "partition": {"name": "iid"}}
     settings = {"algorithm": {"name": "fedavg"}, "model": {"name": "mlp", "hidden": ()}, "data": data, "rounds": 1}
     config.write_text(f"def get_config():\n    return {settings}\n")
-    command = [f"--config={config}", f"--workdir={tmp_path / 'run'}", "--no_compilation_cache"]
+    command = [f"--config={config}", f"--workdir={tmp_path / 'run'}"]
     np.savez(data["path"], images=images, labels=np.arange(60) % 2)
     assert train.main(command) == 0
     np.savez(data["path"], images=255 - images, labels=np.arange(60) % 2)

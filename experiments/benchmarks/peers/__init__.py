@@ -76,6 +76,12 @@ PEERS: Mapping[str, ContenderInfo] = MappingProxyType(
             'pip install "flwr[simulation]" torch',
             works=tuple(LAYERED),
         ),
+        "blazefl": ContenderInfo(
+            "BlazeFL, one thread per core",
+            "blazefl",
+            ("blazefl", "torch"),
+            "pip install blazefl numpy, in an environment with a free-threaded Python, and --python=blazefl=...",
+        ),
         "fedjax": ContenderInfo(
             "FedJAX, jit backend",
             "fedjax",

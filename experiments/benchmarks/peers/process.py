@@ -33,7 +33,7 @@ class ContenderProcess:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
-                env=_environment(),
+                env=_environment(directory),
                 start_new_session=True,
                 bufsize=0,
             )
@@ -78,7 +78,11 @@ class ContenderProcess:
         return self._log.read_text(errors="replace")[-_LOG_TAIL:].strip()
 
 
-def _environment() -> dict[str, str]:
-    """The environment of a contender: CPU unless JAX_PLATFORMS says otherwise, and the same devices for all."""
+def _environment(directory: Path) -> dict[str, str]:
+    """The environment of a contender: CPU unless JAX_PLATFORMS says otherwise, and the same devices for all.
+
+    Compiled programs are kept in this directory alone, so that only a second start of a contender finds any.
+    """
     chosen = {"JAX_PLATFORMS": "cpu"} | module_environment()
+    chosen |= {"JAX_COMPILATION_CACHE_DIR": str(directory / "programs")}
     return chosen | ({"CUDA_VISIBLE_DEVICES": ""} if chosen["JAX_PLATFORMS"] == "cpu" else {})

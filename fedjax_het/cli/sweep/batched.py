@@ -13,7 +13,7 @@ from fedjax_het.cli.configuration import config_files, settings
 from fedjax_het.cli.configuration.command_line import with_exit_status
 from fedjax_het.cli.runs.run_directory import RunDirectory
 from fedjax_het.cli.runs.run_files import RESOLVED, read_json
-from fedjax_het.cli.train import Run, enable_compilation_cache, train_together
+from fedjax_het.cli.train import Run, train_together
 
 
 def read_runs(path: Path) -> list[Run]:
@@ -34,7 +34,6 @@ def read_runs(path: Path) -> list[Run]:
 @with_exit_status()
 def main(argv: Sequence[str]) -> int:
     """Run the command; return the exit status."""
-    enable_compilation_cache()
     runs = read_runs(Path(*argv))
     train_together(runs, runs[0].directory.read(RESOLVED) or {})
     return 0

@@ -9,6 +9,7 @@ import jax
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 from jax.stages import Compiled, Wrapped
 
+from fedjax_het._internal.cache_folder import cache_folder
 from fedjax_het._internal.target_platform import target_platform
 from fedjax_het.engine.parallel.layout import Layout
 from fedjax_het.types import HostArray, PyTree
@@ -19,6 +20,12 @@ COMPILATION_LOG = logging.getLogger("fedjax_het.compilation")
 _THREADS = ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="compilation")
 _OPTIMIZATION_LEVEL = "xla_backend_optimization_level"
 _QUICK_ON_TPU = {"exec_time_optimization_effort": -0.5}  # between -1 and 1
+
+
+def use_program_cache() -> None:
+    """Keep compiled programs in the user's cache folder, unless JAX has been given another folder for them."""
+    if not jax.config.jax_compilation_cache_dir:  # pyrefly: ignore[missing-attribute]: JAX defines it at import
+        jax.config.update("jax_compilation_cache_dir", str(cache_folder() / "programs"))
 
 
 def replicated_shapes(values: PyTree, layout: Layout) -> PyTree:

@@ -15,6 +15,7 @@ from fedjax_het.engine.execution.cost import format_megabytes
 from fedjax_het.engine.execution.executor import Executor
 from fedjax_het.engine.execution.run_spec import ALL_ON_DEVICE, AUTO, OffloadPolicy, RunSpec
 from fedjax_het.engine.execution.trace import TracedRound, trace_round
+from fedjax_het.engine.parallel.compilation import use_program_cache
 from fedjax_het.engine.parallel.layout import Layout
 from fedjax_het.engine.planning import autotune
 from fedjax_het.engine.planning.autotune import Candidate, LayoutChoice
@@ -44,6 +45,7 @@ def build_executor(
         InputError: Nothing fits; the message lists the memory of each alternative. Without a budget: the run clearly
             exceeds the memory of the devices.
     """
+    use_program_cache()
     requested_offload = _check_offload(requested_offload)
     given = layout if isinstance(layout, Layout) else None
     convs = () if given else _conv_candidates(spec)

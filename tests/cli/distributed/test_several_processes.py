@@ -52,9 +52,7 @@ def kill_one(place: Path, count: int, own_arguments: list[str], workdir: Path, v
 def train_in_this_process(own_arguments: list[str]) -> None:
     """In this process, which has four devices."""
     assert jax.device_count() == 4
-    cache = jax.config.jax_compilation_cache_dir
-    assert train.main([*own_arguments, "--no_compilation_cache"]) == 0
-    jax.config.update("jax_compilation_cache_dir", cache)
+    assert train.main(own_arguments) == 0
 
 
 def final_state_without_padding(workdir: Path) -> dict[str, np.ndarray]:

@@ -33,7 +33,7 @@ def lines(path):
 @pytest.mark.slow
 def test_a_run_writes_its_diagnostics_and_prints_their_cost(tmp_path, capsys):
     (tmp_path / "config.py").write_text(CONFIG)
-    arguments = [f"--config={tmp_path / 'config.py'}", f"--workdir={tmp_path / 'run'}", "--no_compilation_cache"]
+    arguments = [f"--config={tmp_path / 'config.py'}", f"--workdir={tmp_path / 'run'}"]
     assert train.main(arguments) == 0
     said = capsys.readouterr().out
     assert "diagnostics: 2 snapshots of " in said and str(tmp_path / "run" / "diagnostics.jsonl") in said

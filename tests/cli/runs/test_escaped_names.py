@@ -38,9 +38,7 @@ def workdir(tmp_path_factory):
     }
     np.savez(folder / "$a_{.npz", **arrays, class_names=CLASSES, domain_names=DOMAINS)
     (folder / "config.py").write_text(FILE.format(path=str(folder / "$a_{.npz")))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(train, "enable_compilation_cache", lambda: None)
-        assert train.main([f"--config={folder / 'config.py'}", f"--workdir={folder / 'run'}"]) == 0
+    assert train.main([f"--config={folder / 'config.py'}", f"--workdir={folder / 'run'}"]) == 0
     return folder / "run"
 
 

@@ -42,7 +42,7 @@ def finished(tmp_path_factory):
 
 
 def train_run(folder, name):
-    return train.main([f"--config={folder / 'config.py'}", f"--workdir={folder / name}", "--no_compilation_cache"])
+    return train.main([f"--config={folder / 'config.py'}", f"--workdir={folder / name}"])
 
 
 @pytest.mark.slow

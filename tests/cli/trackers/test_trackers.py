@@ -78,7 +78,7 @@ def open_trackers(directory: Path, names=("tensorboard",)) -> trackers.Trackers:
 @pytest.fixture
 def command(tmp_path):
     (tmp_path / "config.py").write_text(CONFIG)
-    return [f"--config={tmp_path / 'config.py'}", f"--workdir={tmp_path / 'run'}", "--no_compilation_cache"]
+    return [f"--config={tmp_path / 'config.py'}", f"--workdir={tmp_path / 'run'}"]
 
 
 @pytest.fixture

@@ -35,7 +35,7 @@ def test_the_share_is_that_of_the_cohorts_that_were_trained(tmp_path, monkeypatc
 
     monkeypatch.setattr(engine.Simulation, "advance", record)
     (tmp_path / "config.py").write_text(FILE)
-    flags = [f"--config={tmp_path / 'config.py'}", f"--workdir={tmp_path / 'run'}", "--no_compilation_cache"]
+    flags = [f"--config={tmp_path / 'config.py'}", f"--workdir={tmp_path / 'run'}"]
     assert train.main(flags) == 0
     attackers = {*choose_attackers(10, {"fraction": 0.4}).tolist(), 0, 1}
     is_exceeded = np.isin(np.concatenate(cohorts, axis=1), list(attackers)).sum(axis=-1) > 1  # [seeds, rounds]

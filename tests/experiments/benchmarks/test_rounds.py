@@ -28,6 +28,7 @@ KEYS = {
     "seconds_max",
     "rounds",
     "startup_seconds",
+    "cached_startup_seconds",
     "peak_rss_mb",
     "versions",
 }
@@ -175,6 +176,7 @@ def test_records_have_the_documented_keys_and_figures(measurements):
     assert record.keys() == KEYS
     assert record["work"] == "w3" and record["rounds"] == 7 and record["seconds_median"] == 2.0
     assert record["versions"] == {"one": "1.0"} and record["peak_rss_mb"] == 100.0 and record["startup_seconds"] > 0
+    assert record["cached_startup_seconds"] > 0
 
 
 @pytest.mark.extended
