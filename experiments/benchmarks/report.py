@@ -47,11 +47,10 @@ def make_table(work: Workload, measurements: Measurements, rules: BenchmarkRules
     shown = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     shown.add_column("contender", no_wrap=True)
     times = "median\ns", "min\ns", "max\ns", "ratio", "start\ns", "cached\nstart"
-    for name in (*times, "peak\nMB", "GFLOP\n/s", "of\nmatmul"):
+    for name in (*times, "peak\nMB", "of\nmatmul"):
         shown.add_column(name, justify="right")
     ours = measurements[OURS]
     for measurement in _sort_timed(measurements):
-        flops = work.flop() / measurement.median
         shown.add_row(
             measurement.contender + ("" if measurement.is_comparable else " (!)"),
             *(f"{seconds:.3f}" for seconds in (measurement.median, min(measurement.seconds), max(measurement.seconds))),
@@ -59,8 +58,7 @@ def make_table(work: Workload, measurements: Measurements, rules: BenchmarkRules
             f"{measurement.startup_seconds:.1f}",
             "" if measurement.cached_startup_seconds is None else f"{measurement.cached_startup_seconds:.1f}",
             f"{measurement.peak_rss_mb:.0f}",
-            f"{flops / 1e9:.1f}",
-            f"{flops / rate:.1%}" if rate else "",
+            f"{work.flop() / measurement.median / rate:.1%}" if rate else "",
             style="bold" if measurement is ours else None,
         )
     return shown
