@@ -139,8 +139,7 @@ class Aggregator(NamedTuple):
         gram_edit: For rules that replace each update by a combination of all updates, based on inner products alone:
             (Gram matrix K of the updates, view) -> C in float64, where client i's edited update is sum_j C_ij u_j. Used
             by diagnostics.
-        is_uniform_mean: Whether the result is the unweighted mean over present clients, as uplink stages on sums
-            require.
+        is_uniform_mean: Whether the result is the unweighted mean over present clients, as stages on sums require.
         is_selective: Whether updates of some present clients are discarded; error feedback warns about it.
         extrapolation: Maximum factor by which the first aggregate of a run may scale an update that is the same for all
             clients; above 1 for rules that extrapolate, such as FedDyn's.
@@ -287,6 +286,7 @@ class Algorithm:
     adapt: Callable[[Model], Model] = lambda model: model
     memory: Mapping[str, Memory] = field(default_factory=_nothing, hash=False)
     survey: Mapping[str, Measure] = field(default_factory=_nothing, hash=False)  # measured and sent before training
+    survey_first: bool = False  # whether all clients are surveyed once, in rounds before the first training
     reports: Mapping[str, Measure] = field(default_factory=_nothing, hash=False)  # measured and sent after training
     published: Mapping[str, Summary] = field(default_factory=_nothing, hash=False)  # by the report that is summarized
     uplink: tuple[Stage, ...] = ()  # applied in this order to every client's update

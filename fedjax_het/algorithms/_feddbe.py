@@ -31,6 +31,7 @@ def feddbe(
     mean_momentum: PositiveFraction = 1.0,
     *,
     consensus: Consensus = "trained",
+    survey_first: bool = False,
     server_learning_rate: NonNegative = 1.0,
     weighting: WeightingOrName = "samples",
     **training: Unpack[Training],
@@ -44,15 +45,18 @@ def feddbe(
     Communication: down w and mu; up w_i - w and, once, a mean of features. Client state: c_i, which is 0 at first.
 
     mu is the mean, weighted by n_i, over all clients that have taken part, of mu_i after one local training with CE
-    alone, from the model that a client receives first; the weights of that training are discarded.
+    alone, from the model that a client receives first; the weights of that training are discarded. With `survey_first`,
+    all clients do so before the first round, from the initial model.
     Setting: SGD .005, batch 10, 20 clients; Fashion-MNIST: kappa 50, m 1.
-    Differences from the authors' code: there, all clients train once before the first round, whoever takes part then,
-    which is the same with full participation. That training visits examples in their order here.
+    Differences from the authors' code: `survey_first` is its rule, and not the default, which spends no rounds and is
+    the same with full participation. That training visits examples in their order here.
 
     Args:
         kappa: The paper's κ (default 1). 0 leaves the mean out.
         mean_momentum: The paper's μ, m above (default 1, the mean of the last batch; .1 in the code).
         consensus: "trained" as above, or "exact", the mean features of all training examples without training.
+        survey_first: Whether mu is the mean over all clients, as in the code: the run begins with as many rounds as
+            are needed for each client to be in one cohort, and nobody trains the model in them.
         server_learning_rate: Server learning rate eta_g (default 1).
         weighting: Client weights: "samples" or "uniform".
         training: Settings of local training, see `local_updates.sgd`.
@@ -74,14 +78,16 @@ def feddbe(
         server_optimizer=optax.sgd(server_learning_rate),
     )
     if not may_be_nonzero(kappa):
-        refuse_without_effect(feddbe, "with kappa=0", mean_momentum=mean_momentum, consensus=consensus)
+        options = {"mean_momentum": mean_momentum, "consensus": consensus, "survey_first": survey_first}
+        refuse_without_effect(feddbe, "with kappa=0", **options)
         return algorithm
     first: Training = {**training, "shuffle": False, "only": training.get("only") or "!params/shift/*"}
     return replace(
         algorithm,
         objective=(cross_entropy(), mean_consensus(kappa)),
         adapt=lambda model: with_feature_shift(mean_momentum)(with_feature_shape(model)),
-        survey={"consensus": first_mean(sgd(**first), consensus)},
-        memory={"counted": has_trained()},
+        survey={"consensus": first_mean(sgd(**first), consensus, is_repeated=not survey_first)},
+        survey_first=survey_first,
+        memory={} if survey_first else {"counted": has_trained()},
         published={"consensus": total_of_features()},
     )

@@ -104,22 +104,23 @@ def restart_mean(problem: Problem, view: ClientView, key: Key) -> Variables:
     return view.start | {"running": tree.zeros_like(view.start["running"])}
 
 
-def first_mean(local_update: LocalUpdate, consensus: Consensus = "trained") -> Measure:
+def first_mean(local_update: LocalUpdate, consensus: Consensus = "trained", *, is_repeated: bool = True) -> Measure:
     """The mean of a client's features, which it answers once.
 
         {"total": n mean [feature], "weight": n},   both 0 if the client has trained before
 
-    Reads: memory["counted"] (`memories.has_trained`).
+    Reads: memory["counted"] (`memories.has_trained`), if clients are asked repeatedly.
 
     Args:
         local_update: A training from the received model with cross-entropy alone, whose weights are discarded.
         consensus: "trained": the running mean after that training, or "exact": the mean over all training examples with
             the received model.
+        is_repeated: Whether clients are asked in each round; False with `Algorithm.survey_first`.
     """
 
     def measure(problem: Problem, view: ClientView) -> Named:
         rows = view.data.train
-        count = jnp.where(view.memory["counted"], 0, rows.count)
+        count = jnp.where(view.memory["counted"], 0, rows.count) if is_repeated else jnp.asarray(rows.count)
         view = view._replace(data=view.data._replace(train=rows._replace(count=count)))
         if consensus == "exact":
             classes = class_statistics(local_update.batch_size)(problem, view)

@@ -188,17 +188,20 @@ class TrainingLoop:
     def _count_traffic(self, state: State) -> dict[str, np.ndarray]:
         """Count the bytes that all clients have received and sent since the first round, dropped updates included.
 
-        Polled clients receive the model and send their answer, whether they train or not. With an uplink, the bits of
-        what has been sent too: messages of quantized entries end within a byte.
+        Polled clients, and all clients in the opening rounds, receive the model and send their answer, whether they
+        train or not. With an uplink, the bits of what has been sent too: quantized messages end within a byte.
         """
         num_uploads = np.asarray(state.counters.reports, np.int64) + np.asarray(state.counters.nonfinite)
         facts, counted = self.simulation.cost, state.counters.polled
         num_polled = np.zeros_like(num_uploads) if counted is None else np.asarray(counted, np.int64)
         num_downloads = num_uploads if counted is None else num_polled
+        num_asked = np.minimum(np.asarray(state.server.round, np.int64) * facts.cohort_size, facts.num_clients)
+        num_asked = num_asked if facts.bytes_opening else np.zeros_like(num_uploads)
+        bytes_answered = num_polled * facts.bytes_polled + num_asked * facts.bytes_opening
         traffic = {
-            "traffic/down": num_downloads * facts.bytes_down,
-            "traffic/up": num_uploads * facts.bytes_up + num_polled * facts.bytes_polled,
+            "traffic/down": (num_downloads + num_asked) * facts.bytes_down,
+            "traffic/up": num_uploads * facts.bytes_up + bytes_answered,
         }
         has_uplink = bool(self.recorders[0].settings.get("uplink"))
-        bits_up = num_uploads * facts.bits_up + 8 * num_polled * facts.bytes_polled
+        bits_up = num_uploads * facts.bits_up + 8 * bytes_answered
         return traffic | ({"traffic/bits_up": bits_up} if has_uplink else {})

@@ -54,6 +54,11 @@ def describe_costs(
     bits = f" ({facts.bits_up:,.0f} bits)" if settings.get("uplink") else ""
     if facts.bytes_polled:
         bits += f" (and {format_bytes(facts.bytes_polled)} up per polled client, at most {facts.cohort_size} per round)"
+    opening = ""
+    if facts.bytes_opening:
+        num_rounds = -(-facts.num_clients // facts.cohort_size)
+        answer = f"{down} down, {format_bytes(facts.bytes_opening)} up, per client"
+        opening = f"; before training, a survey of all clients in {num_rounds} rounds: {answer}"
     frozen = f", and {facts.num_frozen:,} that clients do not train" if facts.num_frozen else ""
     rows = {
         "clients": f"{facts.num_clients}; {describe_cohort(facts, settings)}",
@@ -61,7 +66,7 @@ def describe_costs(
         "algorithm": settings["algorithm"]["name"],
         "model": f"{settings['model']['name']}, {facts.num_parameters:,} parameters{frozen}",
         "local steps": f"{steps} per client and round",
-        "traffic": f"{down} down, {up} up{bits}, per client and round",
+        "traffic": f"{down} down, {up} up{bits}, per client and round{opening}",
         **({"privacy": privacy.describe(settings, federation.num_clients)} if "privacy" in settings else {}),
         **_describe_record_privacy(simulation, settings),
         "layout": resolved["reason"] if resolved["seconds_a_round"] else resolved["layout"],

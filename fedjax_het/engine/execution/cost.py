@@ -36,6 +36,7 @@ class RunCost(NamedTuple):
     held_bytes: Mapping[str, int]  # required on each device: {name: bytes}
     peak_bytes: int  # peak per device: held_bytes and temporary arrays of the programs
     bytes_polled: int = 0  # sent per polled client; each also receives bytes_down, whether it trains or not
+    bytes_opening: int = 0  # sent by each client in the opening rounds, in which it also receives bytes_down
 
 
 def run_cost(traced: TracedRound, held_bytes: Mapping[str, int], peak_bytes: int, compile_seconds: float) -> RunCost:
@@ -63,13 +64,14 @@ def run_cost(traced: TracedRound, held_bytes: Mapping[str, int], peak_bytes: int
         held_bytes=held_bytes,
         peak_bytes=peak_bytes,
         bytes_polled=POLL_BYTES if spec.participation.poll else 0,
+        bytes_opening=_answer_bytes(messages) if spec.algorithm.survey_first else 0,
     )
 
 
 def traffic_per_client(
     algorithm: Algorithm, problem: Problem, data: ClientData, num_clients: int, messages: RoundMessages
 ) -> tuple[int, float]:
-    """(Bytes received, bits sent) per client and round, after all stages of the uplink, with answers to the survey.
+    """(Bytes received, bits sent) per client and round, after all stages of the uplink, with answers to its survey.
 
     If clients train parts of the model, these are means over all clients, and a client receives and sends the entries
     of its part. Masks are not counted: the server knows the parts.
@@ -77,7 +79,7 @@ def traffic_per_client(
     """
     cohort_size = messages.uploads.num_examples.shape[0]
     upload = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), messages.uploads)
-    answers = 8 * tree.num_bytes(messages.answers) // cohort_size
+    answers = 0 if algorithm.survey_first else 8 * _answer_bytes(messages)
     if algorithm.mixing:
         up = answers + count_bits(algorithm.uplink, upload)
         memories = (algorithm.memory[name].init for name in algorithm.mixing.carried)
@@ -100,6 +102,11 @@ def traffic_per_client(
         up += count * count_bits(algorithm.uplink, upload, _cut(upload.update, part))
     total = sum(count for count, _ in parts)
     return math.ceil(down / total) + replies, answers + up / total
+
+
+def _answer_bytes(messages: RoundMessages) -> int:
+    """The bytes of a client's answers to the survey."""
+    return tree.num_bytes(messages.answers) // messages.uploads.num_examples.shape[0]
 
 
 def _cut(whole: Variables, part: ModelPart) -> Variables:

@@ -21,7 +21,7 @@ from fedjax_het.engine.execution.run_spec import RunSpec
 from fedjax_het.engine.parallel.compilation import replicated_shapes
 from fedjax_het.engine.parallel.layout import Layout
 from fedjax_het.engine.parallel.runs import without_dtype_warnings
-from fedjax_het.engine.round import client_step
+from fedjax_het.engine.round import client_step, opening
 from fedjax_het.engine.round.client_step import Cohort
 from fedjax_het.engine.round.program import Round, with_population
 from fedjax_het.engine.round.records import RoundMessages, RoundMetrics
@@ -84,6 +84,7 @@ def trace_round(spec: RunSpec, layout: Layout) -> TracedRound:
     if not np.any(federation.largest_counts("train")):
         raise InputError(f"{federation.name}: no client has a training example. Lower the held-out fractions.")
     spec.participation.check_run(spec.rounds)
+    opening.check_rounds(spec.algorithm, spec.participation, spec.num_clients, spec.rounds)
     for algorithm in spec.sweep.algorithms:
         _check_steps(algorithm, federation)
         _check_named_clients(algorithm, federation)

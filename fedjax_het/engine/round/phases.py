@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from fedjax_het import tree
 from fedjax_het.data.phases import find_phase
 from fedjax_het.engine.parallel.update_stack import StackedUpdates
-from fedjax_het.engine.round import client_step, mixing, model_choice, selection, server_step, uplink
+from fedjax_het.engine.round import client_step, mixing, model_choice, opening, selection, server_step, uplink
 from fedjax_het.engine.round.architectures import map_clients
 from fedjax_het.engine.round.client_step import ClientResult, Cohort, CohortMember, Common, Sums
 from fedjax_het.engine.round.participation import derive_keys
@@ -80,6 +80,8 @@ def train_cohort(
     cohort, members, known = selection.poll_clients(spec.participation.poll, state.server, len(ids), *asked)
     state = state._replace(server=state.server._replace(participation=known))
     server, common, members = survey_clients(spec, server, common, members, ids)
+    if spec.num_opening:
+        state = state._replace(server=state.server._replace(published=server.published))
     server, common = model_choice.combine_models(spec.algorithm.models, server, common)
     results, sums = train_clients(spec, common, members)
     bound = spec._replace(problem=common.bind(spec.problem))
@@ -102,21 +104,25 @@ def broadcast(spec: RoundSpec, server: ServerState) -> Broadcast:
 def survey_clients(
     spec: RoundSpec, server: ServerState, common: Common, members: CohortMember, ids: Array
 ) -> tuple[ServerState, Common, CohortMember]:
-    """Survey the clients before they train, and publish the summaries of their answers."""
-    algorithm = spec.algorithm
+    """Survey the clients before they train, and publish the summaries of their answers; see also `opening`."""
+    algorithm, before, is_opening = spec.algorithm, server.published, server.round < spec.num_opening
     if not algorithm.survey:
         return server, common, members
+    training = members
+    if spec.num_opening:
+        members, training = (opening.keep_members(members, is_kept) for is_kept in (is_opening, ~is_opening))
     survey = lambda *client: (client_step.run_survey(algorithm, *client), {})  # noqa: E731
     answers, _ = map_clients(spec, survey, common, members)
-    members = members._replace(answers=answers)
+    training = training._replace(answers=answers)
     answers, counts = _unpad(spec, answers), jnp.asarray(members.rows[0].count[: spec.cohort_size], float)
     is_present = jax.vmap(lambda count, own: (count > 0) & tree.is_finite(own))(counts, answers)
     answers = tree.where(is_present, answers, tree.zeros_like(answers))
     uploads = Upload({}, answers, counts, jnp.zeros_like(counts))
     view = ServerView(common.received, uploads, ids, is_present, spec.num_training, StackedUpdates({}, spec.layout))
-    published = server_step.update_published(algorithm.published, server.published, answers, view)
+    published = server_step.update_published(algorithm.published, before, answers, view)
+    published = tree.where(is_opening, published, before) if spec.num_opening else published
     received = common.received._replace(published=server_step.select_sent(algorithm.published, published))
-    return server._replace(published=published), common._replace(received=received), members
+    return server._replace(published=published), common._replace(received=received), training
 
 
 def train_clients(spec: RoundSpec, common: Common, members: CohortMember) -> tuple[ClientResult, Sums]:

@@ -12,7 +12,7 @@ from fedjax_het.algorithm import Algorithm
 from fedjax_het.data.augmentation import Augmentation
 from fedjax_het.data.phases import Phases
 from fedjax_het.engine.parallel.layout import Layout, vmapped
-from fedjax_het.engine.round import client_step, initialization, mixing, model_choice, selection, uplink
+from fedjax_het.engine.round import client_step, initialization, mixing, model_choice, opening, selection, uplink
 from fedjax_het.engine.round.asynchronous import Asynchronous
 from fedjax_het.engine.round.client_step import Cohort
 from fedjax_het.engine.round.event_schedule import EventSchedule
@@ -101,7 +101,9 @@ def make_round(
         timing.check(num_clients)
     participation = participation or full()
     selection.check_selection(algorithm, participation)
+    opening.check_opening(algorithm, participation)
     algorithm = selection.add_report(algorithm, participation)
+    num_opening = opening.count_opening_rounds(algorithm, participation, num_clients)
     if phases and uplink.hides_examples(algorithm.uplink):
         phases = replace(phases, has_class=None)
     spec = RoundSpec(
@@ -110,11 +112,12 @@ def make_round(
         num_clients,
         num_clients if num_training is None else num_training,
         jnp.ones(num_clients, int) if num_examples is None else jnp.asarray(num_examples),
-        participation,
+        opening.with_opening(participation, num_opening),
         timing,
         asynchronous,
         layout,
         phases,
+        num_opening,
     )
     mixing.check_mixing(algorithm, num_clients, is_asynchronous=asynchronous is not None)
     model_choice.check_models(algorithm, is_asynchronous=asynchronous is not None)

@@ -27,6 +27,7 @@ class RoundSpec(NamedTuple):
     asynchronous: Asynchronous | None
     layout: Layout
     phases: Phases | None = None  # of the clients' data
+    num_opening: int = 0  # rounds in which all clients answer the survey, and nobody trains
 
     @property
     def cohort_size(self) -> int:
