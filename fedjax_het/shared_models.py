@@ -29,6 +29,8 @@ class SharedModels(NamedTuple):
         are_all_sent: Whether clients receive all models and choose; otherwise the server sends each its own.
         weigh: Published values -> weights [models] of the models' logits in evaluations that are not of one client;
             None: equal weights.
+        measure: Published values -> named scalars on how the server chooses the models, which evaluations show as
+            `models/...`. None: nothing.
     """
 
     number: int
@@ -38,3 +40,4 @@ class SharedModels(NamedTuple):
     are_equal: bool = False
     are_all_sent: bool = True
     weigh: Callable[[Named], Float[Array, "models"]] | None = None
+    measure: Callable[[Named], Named] | None = None

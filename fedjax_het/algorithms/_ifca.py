@@ -9,7 +9,7 @@ from fedjax_het.client.memories import last_model
 from fedjax_het.client.objectives import cross_entropy, proximal
 from fedjax_het.server.aggregators import mean
 from fedjax_het.server.clustering import Linkage
-from fedjax_het.server.model_groups import continue_groups, divide_groups, shares_of_groups
+from fedjax_het.server.model_groups import continue_groups, divide_groups, measure_groups, shares_of_groups
 from fedjax_het.server.weightings import WeightingName, mean_over_cohort
 from fedjax_het.shared_models import SharedModels
 from fedjax_het.validation import Count, CountOrZero, NonNegative, Positive, refuse_without_effect, validate_arguments
@@ -120,7 +120,8 @@ def cfl(
 
     All clients start in one group, and groups are never joined. Updates of a round in which a group is divided are
     averaged in its parts. `personal/...` scores each client with its group's model; other scores are of the models'
-    logits weighted by the sizes of the groups.
+    logits weighted by the sizes of the groups. Evaluations show the two norms as `models/mean_norm` and
+    `models/max_norm`, for the group in which their ratio is the smallest.
     Setting: EMNIST, 10 clients, SGD .1 times .99 per round, momentum .9, batch 128, eps .4 and 1.6, 80 rounds. The
     thresholds depend on the network, the rate and the number of steps.
     Differences from the authors' code: it divides by complete linkage (linkage="complete"), and from the second
@@ -128,7 +129,7 @@ def cfl(
 
     Args:
         max_models: The maximum number of groups (default 8); a group is not divided if there are as many.
-        eps_1: The paper's ε1 (default .4).
+        eps_1: The paper's ε1 (default .4); see "Thresholds of CFL" on the page "Clusters" of the documentation.
         eps_2: The paper's ε2 (default 1.6).
         first_round: The number of rounds in which no group is divided (default 20).
         min_size: Groups of at most this size are not divided (default 2).
@@ -151,5 +152,6 @@ def cfl(
             continue_groups("groups"),
             are_all_sent=False,
             weigh=shares_of_groups("groups", max_models),
+            measure=measure_groups("groups"),
         ),
     )

@@ -25,9 +25,10 @@ def divide_groups(
 
         |mean_i u_i| < eps_1,   max_i |u_i| > eps_2,   more than `min_size` members,   round > `first_round`
 
-    The parts are those of `clustering.bipartition` on the cosines of the updates. The published value is {"labels"
-    [clients], the group of each client; "number" [], of groups; "source" [max_groups], the group of the last round that
-    each group continues}.
+    The parts are those of `clustering.bipartition` on the cosines of the updates. Clients receive {"labels" [clients],
+    the group of each client}. The server also has "number" [], of groups; "source" [max_groups], the group of the last
+    round that each group continues; and "norms" [2], the two norms above for the group with more than `min_size`
+    members in which their ratio is the smallest, before it is divided.
 
     Args:
         max_groups: The maximum number of groups; a group is not divided if no number is left.
@@ -40,7 +41,8 @@ def divide_groups(
 
     def init(problem: Problem, shared: Variables, num_clients: int, cohort_size: int) -> Named:
         number = jnp.ones((), jnp.int32)
-        return {"labels": jnp.zeros(num_clients, jnp.int32), "number": number, "source": _numbers(max_groups)}
+        labels, norms = jnp.zeros(num_clients, jnp.int32), jnp.zeros(2, float)
+        return {"labels": labels, "number": number, "source": _numbers(max_groups), "norms": norms}
 
     def update(old: Named, reports: UpdateStack, view: ServerView) -> Named:
         gram = view.updates.gram()
@@ -52,6 +54,7 @@ def divide_groups(
         longest = jnp.max(jnp.where(groups, lengths, 0), axis=1)
         is_late = view.received.round >= first_round
         is_divided = (of_mean < max_mean_norm) & (longest > min_max_norm) & (sizes > min_size) & is_late
+        opposed = jnp.argmin(jnp.where((sizes > min_size) & (longest > 0), of_mean / longest, jnp.inf))
         added = old["number"] + jnp.cumsum(is_divided) - 1  # the number of the second part
         is_divided &= added < max_groups
         parts = jax.lax.map(lambda members: bipartition(cosines, members, linkage), groups)
@@ -63,9 +66,10 @@ def divide_groups(
             "labels": old["labels"].at[view.cohort].set(labels),
             "number": old["number"] + jnp.sum(is_divided, dtype=jnp.int32),
             "source": source,
+            "norms": jnp.stack([of_mean[opposed], longest[opposed]]).astype(float),
         }
 
-    return Summary(init, update, reads="gram")
+    return Summary(init, update, reads="gram", send=lambda groups: {"labels": groups["labels"]})
 
 
 def _numbers(num: int) -> Array:
@@ -75,6 +79,17 @@ def _numbers(num: int) -> Array:
 def continue_groups(name: str) -> Callable[[Named, Array], tuple[Array, Array]]:
     """The groups `published[name]` of `divide_groups` for `SharedModels.regroup`: updates go to the new groups."""
     return lambda published, cohort: (published[name]["labels"][cohort], published[name]["source"])
+
+
+def measure_groups(name: str) -> Callable[[Named], Named]:
+    """{"number" of groups `published[name]` of `divide_groups`; "mean_norm" and "max_norm", see there}, scalars, for
+    `SharedModels.measure`."""
+
+    def measure(published: Named) -> Named:
+        groups = published[name]
+        return {"number": groups["number"], "mean_norm": groups["norms"][0], "max_norm": groups["norms"][1]}
+
+    return measure
 
 
 def shares_of_groups(name: str, num_groups: int) -> Callable[[Named], Array]:

@@ -199,7 +199,14 @@ def divided(case: Case):
         yield case.refute(
             "x_wrong_relative_indices", np.stack([own[groups] for own, groups in zip(models, labels, strict=True)])
         )
-    case.excuse_unread("*", "norms and cosines show in the divisions")
+    norms = np.stack([state.server.published["groups"]["norms"] for state in states])
+    before = np.concatenate([np.zeros_like(labels[:1]), labels[:-1]])
+    is_large = (before[:, :, None] == before[:, None]).sum(2) > meta["min_size"]
+    ratios = np.where(is_large, case["mean_norm"] / np.maximum(case["max_norm"], 1e-30), np.inf)
+    opposed = np.arange(rounds), np.argmin(ratios, axis=1)
+    yield case.compare("mean_norm", norms[:, 0], part=lambda values: values[opposed])
+    yield case.compare("max_norm", norms[:, 1], part=lambda values: values[opposed])
+    case.excuse_unread("*", "cosines show in the divisions")
 
 
 @covers("cfl", "split_*")

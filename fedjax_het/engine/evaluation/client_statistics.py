@@ -156,6 +156,7 @@ def flatten_evaluation(evaluation: Evaluation) -> dict[str, np.ndarray]:
             numbers |= {f"{name}/{key}": value for key, value in (summarize_clients(part) | pooled).items()}
     domains = list(evaluation.unseen.values())
     over_domains = summarize_domains(domains) if len(domains) > 1 else {}
+    numbers |= {f"models/{key}": value for key, value in (evaluation.models or {}).items()}
     numbers |= flatten_phases(evaluation.phases) if evaluation.phases else {}
     return numbers | {f"domains/{key}": value for key, value in over_domains.items()}
 

@@ -57,6 +57,7 @@ class Evaluation(NamedTuple):
     valid: Metrics | None = None  # the server's model on each client's validation examples, if any
     personal_test: Metrics | None = None  # personal models on the common test set, if requested
     personal_valid: Metrics | None = None  # personal models on their client's validation examples, if any
+    models: dict[str, HostArray] | None = None  # how the server chooses them, see `SharedModels.measure`
     phases: PhaseMetrics | None = None  # on the data of every phase, if they change; all others: that of the last round
 
 

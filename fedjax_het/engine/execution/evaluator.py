@@ -109,7 +109,10 @@ class Evaluator:
             pieces = [np.concatenate(parts, axis=1) for parts in predicted.values()]
             held = tuple(part[:, : len(batches.index)] for part, batches in zip(pieces, self._held, strict=True))
             predictions = Predictions(held, own_predicted)
-        return add_metrics(evaluation, predictions, spec.metrics, spec.federation, spec.personal_on_test, last)
+        evaluation = add_metrics(evaluation, predictions, spec.metrics, spec.federation, spec.personal_on_test, last)
+        if not (models := self._traced.round.algorithm.models) or models.measure is None:
+            return evaluation
+        return evaluation._replace(models=jax.tree.map(np.asarray, jax.vmap(models.measure)(server.published)))
 
     @property
     def extra_bytes(self) -> int:
