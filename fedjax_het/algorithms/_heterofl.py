@@ -51,8 +51,8 @@ def heterofl(
     Setting: 100 clients, 10 per round, two classes each, 400 or 800 rounds, CNN with 64, 128, 256 and 512 channels or
     ResNet-18, SGD .1 (.01 for MNIST), momentum .9, weight decay 5e-4, clip 1, batch 10, 5 epochs.
     With widths=(1,) and all classes at every client, HeteroFL is FedAvg with equal weights.
-    Deviation from the code: it normalizes by static batch norm, whose statistics come from a pass over the data of all
-    clients after training. Here, norms with running statistics raise an error.
+    The code normalizes by static batch norm, a model with norm="static". Deviation: a client's own model takes its
+    statistics from the client alone, and batches have up to 256 examples. Norms with running statistics raise an error.
 
     Args:
         widths: Client i has the width p = widths[i mod len(widths)]; or the path of a CSV file with the columns client,
@@ -102,7 +102,7 @@ def fedrolex(
     Setting: 100 clients, 10 per round, widths drawn in every round, ResNet-18, SGD 2e-4, 1 epoch, 3200 rounds.
     Deviations from the code: its windows move down (direction="down"); it weights all leaves except kernels of
     convolutions by counters that change while the cohort is read, so that the order of clients matters, which is not
-    reproduced; and it uses static batch norm, see `heterofl`.
+    reproduced. Static batch norm: see `heterofl`.
 
     Args:
         widths: As in `heterofl`.

@@ -111,14 +111,14 @@ def _shapes(problem: Problem, data: ClientData, width: float) -> Variables:
     layers = [Leaf(path, layer) for path, layer in model.layers(inputs).items()]
     if any(sharing.all_norms(layer) and not sharing.batch_norms(layer) for layer in layers):
         raise InputError(
-            "model: its group or layer norms average over units that a sub-network lacks. Use norm='none' or "
-            "'batch_stat'."
+            "model: its group or layer norms average over units that a sub-network lacks. Use norm='static', "
+            "'none' or 'batch_stat'."
         )
     shapes = dict(jax.eval_shape(lambda x: model.narrowed(width).init(make_key(0), x), inputs))
     if set(shapes) != {"params"}:
         raise InputError(
-            "model: its batch norms keep running statistics, which differ between sub-networks. Use norm='none' or "
-            "'batch_stat'."
+            "model: its batch norms keep running statistics, which differ between sub-networks. Use norm='static', "
+            "'none' or 'batch_stat'."
         )
     return shapes
 

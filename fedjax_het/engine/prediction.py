@@ -12,6 +12,7 @@ from fedjax_het import tree
 from fedjax_het.algorithm import Algorithm, OutputMixture
 from fedjax_het.data.federation import Federation
 from fedjax_het.engine.evaluation.evaluate import BATCH, evaluated_model
+from fedjax_het.engine.evaluation.norm_statistics import add_common_statistics
 from fedjax_het.engine.evaluation.personal_means import mean_personal_variables
 from fedjax_het.engine.evaluation.predictions import confusion_matrix
 from fedjax_het.engine.evaluation.scoring import score_own_models
@@ -98,6 +99,8 @@ def predict(
     shared = round.problem.evaluated(server)
     mean_personal = mean_personal_variables(clients, federation.num_clients, groups=round.problem.model.groups)
     whole = evaluated_model(round.algorithm, round.problem, server, mean_personal)
+    if not personal and isinstance(whole, dict):
+        whole = add_common_statistics(round.problem, whole, server.round, federation.data, BATCH)
     block = Cohort(np.array([client or 0]), np.array([True]))
     own, data = tree.take(clients, block.ids), cohort_data(federation.data, block)
     table = Rows(np.asarray(rows.index)[None], np.asarray(rows.count)[None])

@@ -33,7 +33,7 @@ from fedjax_het.models._mixture import mixture
 from fedjax_het.models._mlp import mlp
 from fedjax_het.models._model import from_flax, narrow_layers
 from fedjax_het.models._neighbours import with_neighbours
-from fedjax_het.models._norms import NORMS, norm
+from fedjax_het.models._norms import NORMS, StaticBatchNorm, norm
 from fedjax_het.models._ordinal import ordinal
 from fedjax_het.models._pair import common_network, own_network, paired
 from fedjax_het.models._peft_files import save_adapters
@@ -120,6 +120,7 @@ __all__ = [
     "Position",
     "Precision",
     "Published",
+    "StaticBatchNorm",
     "UpConv",
     "amplitude_normalised",
     "avg_pool",

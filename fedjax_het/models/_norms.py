@@ -25,13 +25,14 @@ class BatchNorm(nn.BatchNorm):
     statistics; a single entry, which PyTorch rejects, has variance 0.
 
     momentum: The weight of the old statistics, 0.9 (in PyTorch's convention 0.1).
-    is_tracking: False keeps no running statistics and uses those of the batch in evaluation too.
+    is_tracking: False keeps no running statistics and uses those of the batch in evaluation too. None: as True if
+        the variables have running statistics, else as False.
     The base class's settings for reductions and axes are ignored: channels come last.
     Leaves: params scale, bias [channel]; batch_stats mean, var [channel].
     """
 
     momentum: float = 0.9
-    is_tracking: bool = True
+    is_tracking: bool | None = True
 
     @nn.compact
     def __call__(self, x: Array, mask: Array, is_training: bool) -> Array:
@@ -39,7 +40,8 @@ class BatchNorm(nn.BatchNorm):
         dtype = jnp.promote_types(x.dtype, jnp.float32)
         is_example, x_kind = mask != 0, x.dtype
         x = x.astype(dtype)
-        if not self.is_tracking:
+        has_statistics = self.has_variable("batch_stats", "mean") if self.is_tracking is None else self.is_tracking
+        if not has_statistics:
             y, _, _ = _standardised(x, is_example, _average_examples, self.epsilon)
         else:
             running_mean = self.variable("batch_stats", "mean", jnp.zeros, shape, self.param_dtype)
@@ -61,6 +63,17 @@ class BatchNorm(nn.BatchNorm):
         old = running.value
         new = self.momentum * old + (1 - self.momentum) * lax.stop_gradient(value)
         running.value = jnp.where(count > 0, new, old).astype(old.dtype)
+
+
+class StaticBatchNorm(BatchNorm):
+    """Static batch normalization: statistics of the batch in training, and fixed ones in the evaluation of a model.
+
+    The variables of a run have no statistics; an evaluation adds them, see `engine.evaluation.norm_statistics`. In
+    training, statistics that are in the variables become those of the batch.
+    """
+
+    momentum: float = 0.0
+    is_tracking: bool | None = None
 
 
 Average = Callable[[Array, Array], Array]
@@ -206,10 +219,11 @@ class Identity(nn.Module):
         return x
 
 
-NormKind = Literal["batch", "batch_stat", "group", "none"]
+NormKind = Literal["batch", "batch_stat", "static", "group", "none"]
 NORMS: dict[NormKind, Callable[..., nn.Module]] = {
     "batch": BatchNorm,
     "batch_stat": partial(BatchNorm, is_tracking=False, use_scale=False, use_bias=False),
+    "static": StaticBatchNorm,
     "group": GroupNorm,
     "none": Identity,
 }
@@ -223,7 +237,8 @@ def norm(
 
     Args:
         kind: "batch": BatchNorm. "batch_stat": batch statistics in training and evaluation, without parameters, so
-            results depend on the rest of the batch (HarmoFL's authors' code). "group": GroupNorm. "none": Identity.
+            results depend on the rest of the batch (HarmoFL's authors' code). "static": StaticBatchNorm (HeteroFL's).
+            "group": GroupNorm. "none": Identity.
         name: The name of the layer in its module.
         epsilon: Added to variances.
         momentum: The weight of the old running statistics of "batch"; the other kinds have none.

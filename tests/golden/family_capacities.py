@@ -6,13 +6,16 @@ from dataclasses import replace
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import linen as nn
 
 from fedjax_het import models
 from fedjax_het.algorithm import Algorithm, LocalUpdate, StatefulGradientRule
 from fedjax_het.algorithms import _heterofl, fjord, heterofl
 from fedjax_het.client.capacities import Capacities, Window, assign_widths, gradient_at_level, with_capacity
 from fedjax_het.client.local_updates import sgd
+from fedjax_het.engine.evaluation.norm_statistics import add_common_statistics
 from fedjax_het.engine.round.program import make_round
+from fedjax_het.problem import Problem
 from fedjax_het.server.aggregators import masked_mean
 from fedjax_het.types import Context, Model, Trained, Variables
 from tests.golden.cases import Case, covers
@@ -184,27 +187,38 @@ def stored_changes(case: Case, window: Window, has_rounds: bool) -> Rounds:
     return Rounds(case, algorithm, model, lambda number: data, len(selected), selected)
 
 
+class _Norm(nn.Module):
+    """A static norm alone, whose outputs are the features."""
+
+    def setup(self):
+        self.norm, self.classifier = models.norm("static"), nn.Dense(2)
+
+    def encode(self, inputs, mask, is_training):
+        return self.norm(inputs, mask, is_training)
+
+    def classify(self, features):
+        return self.classifier(features)
+
+
 @covers("heterofl", "sbn_*")
 def static_batch_norm(case: Case):
-    """The cumulative mean over batches is a running mean whose momentum is k / (k + 1) at batch k."""
+    """Every batch is that of a client with as many examples."""
     assert case.meta["note"]
-    inputs, statistics = case["x"], None
-    for number, batch in enumerate(inputs):
-        mask = np.arange(inputs.shape[1]) < case["batch_sizes"][number]
-        layer = models.norm("batch", momentum=number / (number + 1))
-        values = jnp.asarray(np.where(mask[:, None], batch, 0))
-        if statistics is None:
-            statistics = layer.init(jax.random.key(0), values, jnp.asarray(mask), True)
-            statistics = jax.tree.map(lambda leaf: leaf.astype(float), statistics)
-        _, changed = layer.apply(statistics, values, jnp.asarray(mask), True, mutable=["batch_stats"])
-        statistics = {**statistics, **changed}
-    yield case.compare("running_mean", statistics["batch_stats"]["mean"])
-    yield case.compare("running_var", statistics["batch_stats"]["var"])
-    yield case.refute("pooled_var", statistics["batch_stats"]["var"])
+    inputs, sizes = case["x"], case["batch_sizes"]
+    rows = np.concatenate([batch[:size] for batch, size in zip(inputs, sizes, strict=True)])
+    data = client_data(rows, np.zeros(len(rows), int), sizes)
+    problem = Problem(models.from_flax(_Norm()), (), lambda stored: stored)
+    variables = problem.model.init(jax.random.key(0), jnp.asarray(rows[:1]))
+    assert set(variables) == {"params"}
+    completed = add_common_statistics(problem, variables, jnp.int32(0), data, inputs.shape[1])
+    statistics = completed["batch_stats"]["norm"]
+    yield case.compare("running_mean", statistics["mean"])
+    yield case.compare("running_var", statistics["var"])
+    yield case.refute("pooled_var", statistics["var"])
     if case.name == "sbn_0":
-        yield case.compare("pooled_mean", statistics["batch_stats"]["mean"])
+        yield case.compare("pooled_mean", statistics["mean"])
     else:
-        yield case.refute("pooled_mean", statistics["batch_stats"]["mean"])
+        yield case.refute("pooled_mean", statistics["mean"])
 
 
 @covers("heterofl", "combine_*")

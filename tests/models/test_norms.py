@@ -95,6 +95,19 @@ def test_batch_stat_has_no_leaves_and_uses_the_batch_in_evaluation_too():
     np.testing.assert_array_equal(y, layer.apply({}, x, mask, True))
 
 
+def test_a_static_norm_uses_the_statistics_that_it_is_given_in_evaluation():
+    x, mask, layer = jax.random.normal(KEY, (6, 3)), jnp.ones(6), norm("static")
+    alone = layer.init(KEY, x, mask, True)
+    assert set(alone) == {"params"}
+    given = alone | {"batch_stats": START["batch_stats"]}
+    expected, tracked = BatchNorm(momentum=0.0).apply(given, x, mask, True, mutable=["batch_stats"])
+    for variables, state in ((alone, {}), (given, tracked)):  # in training, those of the batch
+        y, changed = layer.apply(variables, x, mask, True, mutable=list(state))
+        assert_close((y, changed), (expected, state), 0)
+    np.testing.assert_array_equal(layer.apply(alone, x, mask, False), expected)
+    np.testing.assert_array_equal(layer.apply(given, x, mask, False), BatchNorm().apply(given, x, mask, False))
+
+
 @pytest.mark.parametrize(("channels", "num_groups"), [(1, 1), (3, 1), (6, 1), (8, 2), (12, 3), (64, 16), (512, 32)])
 def test_groups_hold_at_least_four_channels(channels, num_groups):
     assert _num_groups(channels, 32) == num_groups

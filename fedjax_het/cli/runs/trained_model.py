@@ -5,12 +5,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 
 from fedjax_het import engine, tree
 from fedjax_het.cli.configuration import build, settings
 from fedjax_het.cli.runs.run_directory import RunDirectory, run_identity
 from fedjax_het.cli.runs.run_files import RESOLVED
 from fedjax_het.data import Federation
+from fedjax_het.engine.evaluation.evaluate import BATCH
+from fedjax_het.engine.evaluation.norm_statistics import add_common_statistics
 from fedjax_het.engine.evaluation.personal_means import mean_personal_variables
 from fedjax_het.engine.execution.run_spec import RunSpec
 from fedjax_het.engine.round.program import Round
@@ -69,6 +72,8 @@ def load_model(workdir: Path, seed: int | None = None, *, for_pytorch: bool = Tr
             f"--workdir: the run's model '{name}' has no names in published files. Train "
             "a model that has, such as resnet18, vit or bert."
         )
+    federation = parts.federation.in_round(max(rounds - 1, 0))
+    variables = add_common_statistics(problem, variables, jnp.int32(rounds), federation.data, BATCH)
     return TrainedModel(
         variables,
         rounds,
@@ -76,7 +81,7 @@ def load_model(workdir: Path, seed: int | None = None, *, for_pytorch: bool = Tr
         bool(tree.paths(seed_state.server.base)),
         run_settings["model"].get("pretrained"),
         problem,
-        parts.federation.in_round(max(rounds - 1, 0)),
+        federation,
     )
 
 

@@ -14,6 +14,7 @@ from jaxtyping import Int
 
 from fedjax_het._internal.keys import make_key
 from fedjax_het.algorithm import Algorithm, OutputMixture
+from fedjax_het.engine.evaluation.norm_statistics import add_own_statistics
 from fedjax_het.engine.evaluation.segmentation_metrics import OVERLAP_METRICS, overlap_metrics
 from fedjax_het.engine.parallel.layout import Layout
 from fedjax_het.engine.round import server_step
@@ -130,7 +131,8 @@ def score_own_models(
     """Sum the scores of the personal models of a block of clients, each on its own rows.
 
     Args:
-        algorithm: The algorithm. If `has_rule_for_own_models`, memory and `data.train` are read.
+        algorithm: The algorithm. If `has_rule_for_own_models`, memory and `data.train` are read; `data.train` also if
+            the model has static norms.
         problem: The learning problem.
         layout: The layout of the client axis.
         batch_size: The maximum number of examples per batch.
@@ -160,6 +162,9 @@ def score_own_models(
         member, own_tables = client
         variables, model = make_personal_model(algorithm, problem, common, member)
         bound = common.bind(problem, member.client)
+        if not isinstance(variables, OutputMixture):
+            own = data._replace(train=member.rows[0])
+            variables = add_own_statistics(bound, variables, common.received.round, own, batch_size)
         scores = {name: score_rows(bound, common, variables, own) for name, own in own_tables.items()}
         return scores if model is None else scores | {MODEL: (model[None].astype(float), None)}
 

@@ -25,6 +25,7 @@ from fedjax_het.engine.evaluation.predictions import add_metrics
 from fedjax_het.engine.evaluation.scoring import Batches, HeldOut
 from fedjax_het.engine.execution import cost
 from fedjax_het.engine.execution.loading import select_rows
+from fedjax_het.engine.execution.norm_pass import NormPass
 from fedjax_het.engine.execution.personal_tables import TRAINING, PersonalTables, Tables
 from fedjax_het.engine.execution.programs import Program, RunPrograms
 from fedjax_het.engine.execution.run_spec import ALL_ON_DEVICE
@@ -73,8 +74,8 @@ class Evaluator:
                 for number, batches in enumerate(self._held)
             }
         self._is_whole = run.offload == ALL_ON_DEVICE
-        algorithm = run.traced.round.algorithm
-        self._tables = PersonalTables(self._spec, scoring.has_rule_for_own_models(algorithm))
+        algorithm, self._norms = run.traced.round.algorithm, NormPass(run)
+        self._tables = PersonalTables(self._spec, scoring.has_rule_for_own_models(algorithm) or bool(self._norms.zero))
         self._num_slots = self._tables.count_slots(self._num_blocks, self._block)
         self._client_groups = run.traced.round.problem.model.groups
         self._has_personal_leaves = bool(jax.tree.leaves(run.state.clients.personal))
@@ -90,7 +91,8 @@ class Evaluator:
         server, totals, running = state.server, self._zero_totals, ()
         predicted: dict[int, list[np.ndarray]] = {number: [] for number in range(len(self._held))}
         mean_personal = self._mean_personal(state.clients) if self._has_personal_leaves else {}
-        hyper_parameters = self._run.hyper_parameters
+        hyper_parameters, last = self._run.hyper_parameters, max(int(np.asarray(server.round)[0]) - 1, 0)
+        mean_personal = self._norms.add(self._compiled, server, mean_personal, last)
         for name, (numbers, pieces) in self._pieces.items():
             for held in pieces:
                 piece = self._load_piece(held)
@@ -100,7 +102,7 @@ class Evaluator:
                 for number, value in zip(numbers, values, strict=False):
                     predicted[number].append(np.asarray(value))
         spec, predictions, round = self._spec, None, int(np.asarray(server.round)[0])
-        own, own_predicted, versions, last = {}, {}, None, max(round - 1, 0)
+        own, own_predicted, versions = {}, {}, None
         if self._has_own_models:
             own, own_predicted = self._score_personal(state, self._tables.select(last))
             versions = self._score_versions(state, last)
@@ -210,7 +212,7 @@ class Evaluator:
 
     def programs(self) -> dict[str, tuple[Program, PyTree]]:
         """{name: (program, shapes of the arguments that are loaded for it)}."""
-        return self._score_programs() | self._personal_programs()
+        return self._score_programs() | self._personal_programs() | self._norms.programs(self._zero_mean)
 
     def _score_programs(self) -> dict[str, tuple[Program, PyTree]]:
         built = {}
@@ -223,7 +225,8 @@ class Evaluator:
 
         for name, (_, (held, *_)) in self._pieces.items():
             loaded = self._loader.shapes_of_examples(1 + sum(batches.index.size for batches in held)), held
-            shapes = replicated_shapes((self._zero_mean, self._zero_totals, *loaded), self._layout)
+            zeros = self._norms.add_zero(self._zero_mean), self._zero_totals
+            shapes = replicated_shapes((*zeros, *loaded), self._layout)
             arguments = self._run.hyper_parameters, self._run.state.server, *shapes
             axes = 0, 0, 0, 0, None, None
             program = self._run.build(name, score, axes, arguments, donate=(3,), is_quick=True)

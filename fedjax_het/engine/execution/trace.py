@@ -27,6 +27,7 @@ from fedjax_het.engine.round.program import Round, with_population
 from fedjax_het.engine.round.records import RoundMessages, RoundMetrics
 from fedjax_het.engine.round.uplink import hides_examples
 from fedjax_het.errors import InputError, nearest
+from fedjax_het.models import StaticBatchNorm
 from fedjax_het.problem import Problem
 from fedjax_het.types import Array, ClientData, Key, PyTree, ServerState, State, Variables
 from fedjax_het.validation import LARGEST_COUNT, check_clients
@@ -245,7 +246,13 @@ def _check_record_privacy(algorithm: Algorithm, federation: Federation) -> None:
 
 def _check_batch_norm(algorithm: Algorithm, problem: Problem, federation: Federation) -> None:
     example = jax.eval_shape(lambda inputs: federation.prepare(inputs[:1]), federation.data.examples.inputs)
-    norms = [path for path, layer in problem.model.layers(example).items() if issubclass(layer, nn.BatchNorm)]
+    layers = problem.model.layers(example)
+    norms = [path for path, layer in layers.items() if issubclass(layer, nn.BatchNorm)]
+    is_static = any(issubclass(layer, StaticBatchNorm) for layer in layers.values())
+    if is_static and (algorithm.models or problem.model.groups or algorithm.adapt is not Algorithm.adapt):
+        raise InputError(
+            "model: norm='static' needs a single network, which the algorithm does not change. Use another norm."
+        )
     if norms and algorithm.record_privacy:
         raise InputError(
             f"record_privacy: batch normalization ({norms[0]}) mixes the examples of a batch, which then have no "
