@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fedjax_het.cli import module_command, module_environment
+from fedjax_het.engine.parallel.compilation import MIN_KEPT_SECONDS
 
 ANSWER_TIMEOUT = 1800  # seconds for one answer
 _LOG_TAIL = 4000  # characters of what a process wrote before it crashed
@@ -85,4 +86,5 @@ def _environment(directory: Path) -> dict[str, str]:
     """
     chosen = {"JAX_PLATFORMS": "cpu"} | module_environment()
     chosen |= {"JAX_COMPILATION_CACHE_DIR": str(directory / "programs")}
+    chosen |= {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": str(MIN_KEPT_SECONDS)}
     return chosen | ({"CUDA_VISIBLE_DEVICES": ""} if chosen["JAX_PLATFORMS"] == "cpu" else {})

@@ -17,6 +17,9 @@ from fedjax_het.types import HostArray, PyTree
 COMPILATION_LOG = logging.getLogger("fedjax_het.compilation")
 """A message at level INFO, such as "compiling rounds, chunked(1)", before the compilation of a large program."""
 
+MIN_KEPT_SECONDS = 0.2
+"""The compilation time of the fastest programs that `use_program_cache` keeps."""
+
 _THREADS = ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="compilation")
 _OPTIMIZATION_LEVEL = "xla_backend_optimization_level"
 _QUICK_ON_TPU = {"exec_time_optimization_effort": -0.5}  # between -1 and 1
@@ -26,6 +29,7 @@ def use_program_cache() -> None:
     """Keep compiled programs in the user's cache folder, unless JAX has been given another folder for them."""
     if not jax.config.jax_compilation_cache_dir:  # pyrefly: ignore[missing-attribute]: JAX defines it at import
         jax.config.update("jax_compilation_cache_dir", str(cache_folder() / "programs"))
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", MIN_KEPT_SECONDS)
 
 
 def replicated_shapes(values: PyTree, layout: Layout) -> PyTree:

@@ -12,7 +12,6 @@ import sys
 import jax
 import fedjax_het as fh
 
-jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
 loaded = []
 jax.monitoring.register_event_listener(lambda name, **_: name.endswith("/cache_hits") and loaded.append(name))
 federation = fh.data.federate(fh.data.load("digits"), fh.data.iid(), num_clients=4)
