@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Float
 
-from fedjax_het._internal.decompositions import cholesky
+from fedjax_het._internal.decompositions import cho_solve, cholesky
 from fedjax_het.algorithm import LocalUpdate, Problem
 from fedjax_het.client.local_updates import wrap_training
 from fedjax_het.client.objectives._supervised import count_classes
@@ -34,7 +34,7 @@ def discriminant_head(gaussian: Named, priors: Float[Array, "class"]) -> Params:
     means, covariance = gaussian["means"], gaussian["covariance"]
     size = len(covariance)
     shrunk = (1 - _EPSILON) * covariance + _EPSILON * jnp.trace(covariance) / size * jnp.eye(size, dtype=means.dtype)
-    kernel = jax.scipy.linalg.cho_solve((cholesky(shrunk), True), means.T)
+    kernel = cho_solve(cholesky(shrunk), means.T)
     bias = jnp.log(priors) - jnp.sum(means * kernel.T, axis=1) / 2
     return {"kernel": kernel, "bias": bias.astype(means.dtype)}
 

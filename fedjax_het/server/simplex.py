@@ -4,11 +4,10 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.scipy.linalg import cho_solve
 from jaxtyping import Bool, Float
 
 from fedjax_het import tree
-from fedjax_het._internal.decompositions import cholesky
+from fedjax_het._internal.decompositions import cho_solve, cholesky
 from fedjax_het._internal.target_platform import target_platform
 from fedjax_het.types import Array
 
@@ -169,10 +168,10 @@ def _affine_minimum(matrix: Array, support: Array, point: Array) -> Array:
     return ones / jnp.sum(ones) * (1 - jnp.sum(fixed) + jnp.sum(pulled)) - pulled + fixed
 
 
-def _factorize(matrix: Array) -> tuple[Array, bool]:
+def _factorize(matrix: Array) -> Array:
     """The Cholesky factor of a positive definite matrix, for `cho_solve`."""
     if target_platform() != "tpu":
-        return cholesky(matrix), True
+        return cholesky(matrix)
     # On several TPU chips, XLA does not support its own Cholesky decomposition in float64.
     place = jnp.arange(len(matrix))
 
@@ -180,4 +179,4 @@ def _factorize(matrix: Array) -> tuple[Array, bool]:
         column = matrix[:, j] - lower @ lower[j]
         return lower.at[:, j].set(jnp.where(place >= j, column / jnp.sqrt(column[j]), 0))
 
-    return jax.lax.fori_loop(0, len(matrix), add_column, jnp.zeros_like(matrix)), True
+    return jax.lax.fori_loop(0, len(matrix), add_column, jnp.zeros_like(matrix))

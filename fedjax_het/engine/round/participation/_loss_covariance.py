@@ -6,7 +6,7 @@ import optax
 from jaxtyping import Bool, Float
 
 from fedjax_het import tree
-from fedjax_het._internal.decompositions import cholesky
+from fedjax_het._internal.decompositions import cho_solve, cholesky
 from fedjax_het.types import Array
 
 NOISE = 0.01  # standard deviation, of the authors' code, which does not fit it
@@ -65,7 +65,7 @@ def log_likelihood(positions: Array, changes: Array, is_observed: Bool[Array, "c
     shown = jnp.where(is_observed[:, None], positions, 0)
     target = jnp.where(is_observed, changes, 0)
     lower = cholesky(shown.T @ shown + NOISE**2 * jnp.eye(size))
-    point = jax.scipy.linalg.cho_solve((lower, True), shown.T @ target)
+    point = cho_solve(lower, shown.T @ target)
     square = jnp.sum((target - shown @ point) ** 2) / NOISE**2 + jnp.sum(point**2)
     log_determinant = 2 * jnp.sum(jnp.log(jnp.diagonal(lower))) + 2 * (num - size) * jnp.log(NOISE)
     return -0.5 * (square + log_determinant + num * jnp.log(2 * jnp.pi))
