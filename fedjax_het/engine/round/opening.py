@@ -52,5 +52,5 @@ def with_opening(participation: Participation, num_opening: int) -> Participatio
 
 def keep_members(members: CohortMember, is_kept: Array) -> CohortMember:
     """The members of a cohort, or, unless they are kept, as many without examples."""
-    rows = tuple(part._replace(count=jnp.where(is_kept, part.count, 0)) for part in members.rows)
-    return members._replace(rows=rows, is_here=members.is_here & is_kept)
+    train, valid = (part._replace(count=jnp.where(is_kept, part.count, 0)) for part in members.rows)
+    return members._replace(rows=(train, valid), is_here=jnp.logical_and(members.is_here, is_kept))
