@@ -77,6 +77,20 @@ class RecordPrivacy:
         numbers = batch_size + np.arange(20 * math.isqrt(batch_size) + 100)
         return int(numbers[scipy.stats.poisson.sf(numbers, batch_size) <= _MAX_OVERFLOW][0])
 
+    def multipliers(self, num_clients: int) -> np.ndarray:
+        """The noise multiplier of each client.
+
+        Raises:
+            InputError: There is another number of them.
+        """
+        given = np.asarray(self.noise_multiplier, float)
+        if given.ndim and len(given) != num_clients:
+            raise InputError(
+                f"record_privacy: noise_multiplier has {len(given)} numbers for {num_clients} clients. Give one number "
+                "per client, or one for all."
+            )
+        return np.broadcast_to(given, num_clients)
+
 
 @validate_arguments
 def record_epsilons(
@@ -104,10 +118,10 @@ def record_epsilons(
         [clients]; 0 for clients without steps.
 
     Raises:
-        InputError: See `epsilon`; or delta is too large.
+        InputError: See `epsilon`; delta is too large, or there is not one noise multiplier per client.
     """
     _check_delta(delta, num_examples)
-    noise = np.broadcast_to(np.asarray(privacy.noise_multiplier, float), np.shape(num_examples))
+    noise = privacy.multipliers(len(num_examples))
     rows = list(zip(noise.tolist(), np.asarray(num_examples).tolist(), np.asarray(steps).tolist(), strict=True))
     known = {
         (z, count, total): _epsilon(privacy, batch_size, z, count, total, delta, accountant)

@@ -76,12 +76,12 @@ GIVEN = ["--config.record_privacy.target_epsilon=none", "--config.record_privacy
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
+        (["--config.record_privacy.noise_multiplier=1,2", GIVEN[0]], "2 numbers for 4 clients"),
         (["--config.record_privacy.target_epsilon=none"], "config.record_privacy.target_epsilon: neither is set"),
         (["--config.record_privacy.noise_multiplier=1"], "config.record_privacy.target_epsilon: both are set"),
         (["--config.record_privacy.delta=1"], "config.record_privacy.delta"),
         (["--config.record_privacy.norm=0"], "config.record_privacy.norm"),
         (["--config.record_privacy.delta=0.5"], "delta: 0.5 allows the release of single examples"),
-        (["--config.record_privacy.noise_multiplier=1,2", GIVEN[0]], "2 numbers for 4 clients"),
         (["--config.algorithm.steps=none", *GIVEN], "steps: not set, and with record_privacy there are no epochs"),
         (["--config.model.norm=batch", "--config.model.hidden=4,", *GIVEN], "mixes the examples of a batch"),
         (["--config.data.standardise=true", *GIVEN], "standardise: the moments of all clients' examples"),

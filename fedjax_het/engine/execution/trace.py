@@ -1,6 +1,6 @@
 """Tracing of a round: checks the shapes and consistency of an algorithm's slots before compilation."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
@@ -231,13 +231,10 @@ def _check_moments(algorithm: Algorithm, federation: Federation) -> None:
 
 
 def _check_record_privacy(algorithm: Algorithm, federation: Federation) -> None:
-    noise = algorithm.record_privacy and algorithm.record_privacy.noise_multiplier
-    if isinstance(noise, Sequence) and len(noise) != federation.num_clients:
-        raise InputError(
-            f"record_privacy: noise_multiplier has {len(noise)} numbers for {federation.num_clients} clients. Give one "
-            "number per client, or one for all."
-        )
-    if algorithm.record_privacy and federation.phases:
+    if algorithm.record_privacy is None:
+        return
+    algorithm.record_privacy.multipliers(federation.num_clients)  # as many as clients, or one
+    if federation.phases:
         raise InputError(
             "record_privacy: the data of clients change with the round, and with them the probability of each example. "
             "The accountant has no bound for that. Use data that do not change."
