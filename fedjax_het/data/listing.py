@@ -113,7 +113,10 @@ def listed(path: str, starts: Sequence[CountOrZero], concepts: Concepts = None) 
         phases = np.full((len(starts), len(entries.clients)), ABSENT, np.int32)
         for client, phase, example, concept in zip(*(column.tolist() for column in listing), strict=True):
             if (client, example) not in place:
-                raise InputError(f"path: {path} lists example {example}, which client {client} does not have.")
+                raise InputError(
+                    f"path: {path} lists example {example}, which client {client} does not have. Use the partition "
+                    "'listed' with the same file, which gives clients the examples listed for them."
+                )
             phases[phase, place[client, example]] = concept
         return Timeline(tuple(starts), lambda phase: phases[phase], concepts)
 

@@ -123,9 +123,9 @@ def describe_groups(partition: Partition, groups: Sequence[str]) -> dict[str, st
     """Describe the training examples, and the model and examples of each group, and of "clients" in any case."""
     rows = {"trains on": describe_training(partition)}
     if "phases" in partition:
-        starts = ", ".join(map(str, partition["phases"]["starts"][:_MAX_STARTS]))
-        starts += ", ..." * (len(partition["phases"]["starts"]) > _MAX_STARTS)
-        rows["phases"] = f"{len(partition['phases']['starts'])}, from rounds {starts} on; the examples are the first's"
+        starts = partition["phases"]["starts"]
+        listed = ", ".join(map(str, starts[:_MAX_STARTS])) + ", ..." * (len(starts) > _MAX_STARTS)
+        rows["phases"] = f"{len(starts)}, from rounds {listed} on; numbers of examples are those of the first phase"
     for group in groups:
         model = "each client's own model" if group in _OWN_MODELS else "the server's model"
         rows[f"{group}/"] = f"{model} on {describe_measurement(partition, group)}"
