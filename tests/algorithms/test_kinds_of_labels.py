@@ -20,7 +20,7 @@ KINDS = ("numbers", "tags", "ranks")
 READ_CLASSES = (
     *("fedld", "fedmgc", "fedlc", "fedrs", "fedntd", "feddisco", "fedetf", "fedpac", "fedproto", "fedrod", "fedas"),
     *("gpfl", "pfedfda", "knnper", "feddf", "feddistill", "fml", "fedkd", "fedtgp", "fedgen", "fedem", "heterofl"),
-    *("fedrolex", "fjord", "depthfl", "fedsr", "fedrd", "fpl"),
+    *("fedrolex", "fjord", "depthfl", "fedlwf", "fedsr", "fedrd", "fpl"),
 )
 
 
