@@ -22,7 +22,9 @@ from fedjax_het.errors import InputError
 _NUM_CLASSES, _NUM_EXAMPLES, _BATCH_SIZE = 10, 20, 10
 
 
-def measure_rounds(widths: Sequence[float], layout: str, turns: int) -> dict[tuple[float, str], list[float]]:
+def measure_rounds(
+    widths: Sequence[float], layout: str, turns: int, epochs: int
+) -> dict[tuple[float, str], list[float]]:
     """Return {(width, how sub-networks are computed): seconds of each round}."""
     federation = data.toy(10, _NUM_CLASSES, image=(28, 28, 1), examples_per_client=(_NUM_EXAMPLES, _NUM_EXAMPLES + 1))
     model = models.cnn(_NUM_CLASSES, (64, 128, 256, 512), (), kernel=3)
@@ -30,7 +32,7 @@ def measure_rounds(widths: Sequence[float], layout: str, turns: int) -> dict[tup
     simulations = {}
     for width in widths:  # clients whose width may change are not trained as smaller networks
         for how, assignment in (("smaller", "fixed"), ("masked", "dynamic")):
-            algorithm = algorithms.heterofl((width,), assignment, batch_size=_BATCH_SIZE)
+            algorithm = algorithms.heterofl((width,), assignment, batch_size=_BATCH_SIZE, epochs=epochs)
             simulations[width, how] = Simulation(algorithm, model, federation, **options)
     states = {key: simulation.start() for key, simulation in simulations.items()}
     seconds = {key: [] for key in simulations}
@@ -50,10 +52,12 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--widths", default="1,0.5,0.25", help="the first is the reference (default %(default)s)")
     parser.add_argument("--layout", default="chunked(1)", help="default %(default)s")
     parser.add_argument("--turns", type=int, default=10, help="rounds of each (default %(default)s)")
+    parser.add_argument("--epochs", type=int, default=1, help="epochs of two steps per round (default %(default)s)")
     flags = parser.parse_args(list(argv))
-    if flags.turns < 1:
-        raise InputError(f"--turns: must be 1 or more, not {flags.turns}.")
-    seconds = measure_rounds(read_widths(flags.widths), flags.layout, flags.turns)
+    for name in ("turns", "epochs"):
+        if getattr(flags, name) < 1:
+            raise InputError(f"--{name}: must be 1 or more, not {getattr(flags, name)}.")
+    seconds = measure_rounds(read_widths(flags.widths), flags.layout, flags.turns, flags.epochs)
     reference = np.median(next(iter(seconds.values())))
     for (width, how), own in seconds.items():
         share = np.median(own) / reference
