@@ -54,6 +54,7 @@ COMPARED = (
     "fashion_mnist",
     "cifar10",
     "pacs",
+    "digits",
     "fl_simulator_100_clients",
     "fl_simulator_200_clients",
 )

@@ -52,11 +52,13 @@ def make_smoke_scale(
 
     Args:
         columns: its columns.
-        settings: the settings of all runs besides three rounds with all clients.
+        settings: the settings of all runs, by default three rounds with all clients.
         network: a description of the network.
     """
     common = {"rounds": "3", "cohort_size": "0", "layout": "vmapped", **settings}
-    reduction = f"scikit-learn's digits, {network}, three rounds, one seed: a test that it runs, nothing more"
+    reduction = (
+        f"scikit-learn's digits, {network}, {common['rounds']} rounds, one seed: a test that it runs, nothing more"
+    )
     return Scale("quickstart", common, columns, reduction, is_compared=False)
 
 

@@ -9,7 +9,7 @@ from fedjax_het import participation
 from fedjax_het.algorithms import ALGORITHMS, FAMILIES
 from fedjax_het.cli.runs.records import flatten
 
-from ..measures import read_final, read_mean_client_score, read_unseen_score
+from ..measures import read_client_score, read_final, read_mean_client_score, read_unseen_score
 from ..spec import Experiment, Scale, Settings, make_smoke_scale
 from .fedrd import SMOKE
 
@@ -49,6 +49,7 @@ NOT_RUN: Mapping[str, Sequence[str]] = {
         *(algorithm.__name__ for algorithm in FAMILIES["Fairness"]),
         *SELECTIONS,
     ),
+    "digits": ("knnper",),
 }
 """{data set: rows that are compared, and whose results are not in its table yet}."""
 BUDGET: Mapping[str, Settings] = {"fedrep": {"algorithm.head_epochs": "1"}}
@@ -97,7 +98,8 @@ def make_experiment(dataset: str, title: str, network: str) -> Experiment:
     """
     common: Settings = {**_CPU, **_DATASET_SETTINGS[dataset], "data.path": f"{{{dataset}}}"}
     reduction = _REDUCTION.format(network=network, rounds=common["rounds"])
-    smoke = {**_EQUAL_BUDGET, **_HELD_OUT, "data.num_clients": "5", "num_seeds": "1"}
+    sizes = {"data.num_clients": "20", "cohort_size": "2", "rounds": "16"}  # for the defaults of SELECTIONS
+    smoke = {**_EQUAL_BUDGET, **_HELD_OUT, **sizes, "num_seeds": "1"}
     data = {dataset: f"{title}'s .npz file"}
     missing = ", ".join(f"`{name}`" for name in NOT_RUN[dataset])
     return Experiment(
@@ -124,6 +126,12 @@ def make_experiment(dataset: str, title: str, network: str) -> Experiment:
 
 
 DOMAINS = {name: {"data.unseen": name} for name in ("art_painting", "cartoon", "photo", "sketch")}
+_BY_DOMAIN: Settings = {
+    **flatten({"data": {"name": "arrays", "size": "16", "standardise": "False", "valid_fraction": "0.1"}}),
+    **flatten({"model.hidden": "(64,)", "rounds": "20", "evaluate_every": "10", "num_seeds": "3"}),
+}
+"""Settings of comparisons with a client for each domain."""
+_BY_DOMAIN_REDUCTION = "images of 16 x 16 in 0 to 1, {network} with batch norm, 20 rounds of one local epoch, {clients}"
 PACS = Experiment(
     title="PACS, a domain left out in turn: accuracy on it in % (in brackets the learning rate)",
     rows=select_rows(["fedavg", "fedbn", *(algorithm.__name__ for algorithm in FAMILIES["Domain shift"])]),
@@ -133,16 +141,14 @@ PACS = Experiment(
         "cpu": Scale(
             "pacs",
             {
-                **_HELD_OUT,
-                **flatten({"data": {"name": "arrays", "path": "{pacs}", "size": "16", "standardise": "False"}}),
-                **flatten({"model": {"channels": "(16, 32)", "hidden": "(64,)"}, "layout": "chunked(1)"}),
-                "rounds": "20",
-                "evaluate_every": "10",
-                "num_seeds": "3",
+                **_BY_DOMAIN,
+                **flatten({"data": {"path": "{pacs}", "client_test_fraction": "0.1"}}),
+                **flatten({"model.channels": "(16, 32)", "layout": "chunked(1)"}),
             },
             DOMAINS,
-            "images of 16 x 16 in 0 to 1, two 3 x 3 convolutions of 16 and 32 channels with batch norm, 20 rounds of "
-            "one local epoch, three clients of one domain each",
+            _BY_DOMAIN_REDUCTION.format(
+                network="two 3 x 3 convolutions of 16 and 32 channels", clients="three clients of one domain each"
+            ),
             {"pacs": "the folder with an .npz file of images a domain"},
         ),
     },
@@ -151,10 +157,40 @@ PACS = Experiment(
     reference="fedavg",
     caveats=(_CHOICE, "Mean and standard deviation over three seeds."),
 )
+DIGITS = PACS._replace(
+    title="MNIST, MNIST-M and USPS, a client each: accuracy of its own model on its test set in % (in brackets the "
+    "learning rate)",
+    rows={
+        **select_rows(["fedavg"]),
+        "local": {"algorithm.name": "fedproto", "algorithm.lam": "0"},
+        **select_rows(algorithm.__name__ for algorithm in FAMILIES["Personal models"]),
+    },
+    measures={"accuracy": read_client_score()},
+    scales={
+        "smoke": SMOKE._replace(
+            common={**SMOKE.common, "data.client_test_fraction": "0.2"}, columns={"upright": {}, "inverted": {}}
+        ),
+        "cpu": Scale(
+            "digits5",
+            {
+                **_BY_DOMAIN,
+                **flatten({"data": {"path": "{digits}", "channels": "1", "equal_train": "True"}}),
+                **flatten({"model": {"name": "mlp", "norm": "batch"}, "layout": "vmapped"}),
+            },
+            {name: {} for name in ("mnist", "mnist_m", "usps")},
+            _BY_DOMAIN_REDUCTION.format(
+                network="a perceptron with 64 hidden units",
+                clients="equally many training examples for every client",
+            ),
+            {"digits": "the folder with mnist.npz, mnist_m.npz and usps.npz, each with a training and a test set"},
+        ),
+    },
+)
 EXPERIMENTS: Mapping[str, Experiment] = {
     "fashion_mnist": make_experiment("fashion_mnist", "Fashion-MNIST", "a perceptron with 64 hidden units"),
     "cifar10": make_experiment(
         "cifar10", "CIFAR-10", "images of 16 x 16 pixels, two 3 x 3 convolutions with 16 and 32 channels"
     ),
     "pacs": PACS,
+    "digits": DIGITS,
 }

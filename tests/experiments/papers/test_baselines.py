@@ -10,6 +10,7 @@ from experiments.papers import __main__ as papers
 from experiments.papers import baselines, fl_simulator
 from fedjax_het import data, models
 from fedjax_het.algorithms import ALGORITHMS, FAMILIES
+from fedjax_het.cli.configuration import build
 from fedjax_het.engine import make_round
 from fedjax_het.errors import InputError
 from tests.experiments.papers.test_facts import NUMBER
@@ -56,6 +57,23 @@ def test_runs_of_one_algorithm_and_partition_differ_in_the_rate_alone():
         assert rates == [0.03, 0.1, 0.3] and settings[0] == settings[1] == settings[2]
         assert settings[0]["algorithm"]["epochs"] == 1 and settings[0]["num_seeds"] == 3
         assert settings[0]["data"]["valid_fraction"] > 0
+
+
+@pytest.mark.extended
+def test_selections_fit_the_smoke_scale():
+    runs = baselines.EXPERIMENTS["fashion_mnist"].make_runs("smoke", {}, {}, "0.1")
+    for row in baselines.SELECTIONS:
+        settings = runs[row, "alpha 0.5"].settings()
+        parts = build.build_parts(settings)
+        assert 2 <= parts.participation.size(parts.federation.num_clients) <= 20
+        parts.participation.check_run(settings["rounds"])
+
+
+def test_every_personal_algorithm_is_compared_by_domain_on_digits():
+    assert baselines.DIGITS.rows.keys() == {"fedavg", "local", *(f.__name__ for f in FAMILIES["Personal models"])}
+    runs = baselines.DIGITS.make_runs("cpu", {}, {"digits": "digits"}, "0.1")
+    for row in baselines.DIGITS.rows:
+        assert len({run.name for (name, _), run in runs.items() if name == row}) == 1  # columns are clients of one run
 
 
 def test_every_algorithm_for_domain_shift_is_compared_on_pacs():
