@@ -225,7 +225,8 @@ TOPOLOGIES = Topic(
     _count_megabits,
     is_over_time=True,
     x_scale="log",
-    ticks={megabits: f"{megabits:,}" for megabits in (100, 1_000, 10_000)},
+    ticks={megabits: f"{megabits:,}" for megabits in (100, 700, 5_000, 35_000)},
+    y_range=(40, 85),
     rows={name: {} for name in _TOPOLOGIES},
     row_title="topology",
 )
