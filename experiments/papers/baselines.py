@@ -21,7 +21,6 @@ _LEFT_OUT_FAMILIES = {
     "No server": "all clients take part in its rounds, and ten in these",
     "Low-rank adapters": "it tunes a pretrained network, and these begin with random weights",
     "Prompts of CLIP": "it tunes a pretrained network, and these begin with random weights",
-    "Distillation": "it exchanges predictions, prototypes or a second network, and these average one network",
     "Clusters of clients": "it has a model for each group of clients, and these share a test set",
     "Drift and new classes": "it is for data that change with the round, and these do not",
     "Different capacities": "its clients train a part of the network, and these train all of it",
@@ -44,6 +43,7 @@ SELECTIONS: Mapping[str, Settings] = {
 NOT_RUN: Mapping[str, Sequence[str]] = {
     "fashion_mnist": (),
     "cifar10": (
+        *(algorithm.__name__ for algorithm in FAMILIES["Distillation"]),
         *("perfedavg", "fedala", "fedrod", "feddbe", "fedas", "fedcp", "gpfl", "fedamp", "heurfedamp"),
         *("fedcac", "fedfomo", "pfedfda", "knnper"),
         *(algorithm.__name__ for algorithm in FAMILIES["Fairness"]),
@@ -52,8 +52,13 @@ NOT_RUN: Mapping[str, Sequence[str]] = {
     "digits": ("knnper",),
 }
 """{data set: rows that are compared, and whose results are not in its table yet}."""
-BUDGET: Mapping[str, Settings] = {"fedrep": {"algorithm.head_epochs": "1"}}
-"""{algorithm: settings without which it would train for longer than the others}."""
+_PUBLIC: Settings = {"data.public.name": "held_out", "data.public.fraction": "0.1"}
+NEEDED: Mapping[str, Settings] = {
+    "fedrep": {"algorithm.head_epochs": "1"},
+    "feddf": {"algorithm.distillation_steps": "100", **_PUBLIC},
+    "fedmd": _PUBLIC,
+}
+"""{algorithm: settings without which it could not train, or would train for much longer than the others}."""
 RATES = {rate: {"algorithm.learning_rate": rate} for rate in ("0.03", "0.1", "0.3")}
 _ALPHAS = {f"alpha {alpha}": {"data.partition.alpha": alpha} for alpha in ("0.1", "0.5")}
 _EQUAL_BUDGET = {"data.partition.equal_sizes": "True", "algorithm.epochs": "1", "num_seeds": "3"}
@@ -85,7 +90,7 @@ _CHOICE = (
 
 def select_rows(names: Iterable[str]) -> dict[str, Settings]:
     """Return {algorithm: its settings}."""
-    return {name: {"algorithm.name": name, **BUDGET.get(name, {})} for name in names}
+    return {name: {"algorithm.name": name, **NEEDED.get(name, {})} for name in names}
 
 
 def make_experiment(dataset: str, title: str, network: str) -> Experiment:

@@ -19,7 +19,9 @@ from tests.shared import shared_path
 
 def trace(name):
     """Trace a round of an algorithm with a network as in the comparison."""
-    federation = data.toy(num_clients=3, image=(12, 12, 1), valid_fraction=0.2)
+    public = {"public": 0.2} if "data.public.name" in baselines.NEEDED.get(name, {}) else {}
+    sizes = {"num_clients": 3, "examples_per_client": (500, 600)}
+    federation = data.toy(image=(12, 12, 1), valid_fraction=0.2, **sizes, **public)
     network = models.mlp(federation.num_classes, hidden=(8,))
     round = make_round(ALGORITHMS[name](), network, federation.num_clients, prepare=federation.prepare)
     key = jax.random.key(0)
