@@ -20,6 +20,7 @@ from fedjax_het.engine.parallel.layout import Layout
 from fedjax_het.engine.round import server_step
 from fedjax_het.engine.round.client_step import Cohort, CohortMember, Common, cohort_members, make_personal_model
 from fedjax_het.labels import batch_losses, find_kind, is_counted, mean_per_example
+from fedjax_het.placeholders import HIDDEN_TEST_ROWS
 from fedjax_het.problem import Problem
 from fedjax_het.survival import concordance
 from fedjax_het.types import (
@@ -163,7 +164,7 @@ def score_own_models(
         variables, model = make_personal_model(algorithm, problem, common, member)
         bound = common.bind(problem, member.client)
         if not isinstance(variables, OutputMixture):
-            own = data._replace(train=member.rows[0])
+            own = ClientData(common.examples, *member.rows, HIDDEN_TEST_ROWS)
             variables = add_own_statistics(bound, variables, common.received.round, own, batch_size)
         scores = {name: score_rows(bound, common, variables, own) for name, own in own_tables.items()}
         return scores if model is None else scores | {MODEL: (model[None].astype(float), None)}

@@ -7,7 +7,7 @@ import pytest
 
 from fedjax_het import data, models, tree
 from fedjax_het.algorithms import heterofl, ifca
-from fedjax_het.engine import Simulation, predict
+from fedjax_het.engine import Simulation, predict, sharded
 from fedjax_het.engine.evaluation.evaluate import evaluate_model
 from fedjax_het.errors import InputError
 from fedjax_het.problem import Problem
@@ -44,7 +44,9 @@ def with_statistics(model, variables, federation, clients):
 
 
 @pytest.mark.extended
-@pytest.mark.parametrize("options", [{}, {"examples": "stream", "client_states": "host"}], ids=["device", "host"])
+@pytest.mark.parametrize(
+    "options", [{"layout": sharded(2, 1)}, {"examples": "stream", "client_states": "host"}], ids=["sharded", "host"]
+)
 def test_the_servers_model_has_the_statistics_of_all_clients_and_a_clients_own_model_those_of_the_client(options):
     chosen, model, algorithm = federation(), network(), heterofl((1.0,), **TRAINING)
     simulation = Simulation(algorithm, model, chosen, rounds=2, cohort_size=2, **options)
