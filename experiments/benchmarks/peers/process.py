@@ -85,6 +85,8 @@ def _environment(directory: Path) -> dict[str, str]:
     Compiled programs are kept in this directory alone, so that only a second start of a contender finds any.
     """
     chosen = {"JAX_PLATFORMS": "cpu"} | module_environment()
-    chosen |= {"JAX_COMPILATION_CACHE_DIR": str(directory / "programs")}
-    chosen |= {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": str(MIN_KEPT_SECONDS)}
+    chosen |= {
+        "JAX_COMPILATION_CACHE_DIR": str(directory / "programs"),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": str(MIN_KEPT_SECONDS),
+    }
     return chosen | ({"CUDA_VISIBLE_DEVICES": ""} if chosen["JAX_PLATFORMS"] == "cpu" else {})

@@ -91,7 +91,8 @@ class Evaluator:
         server, totals, running = state.server, self._zero_totals, ()
         predicted: dict[int, list[np.ndarray]] = {number: [] for number in range(len(self._held))}
         mean_personal = self._mean_personal(state.clients) if self._has_personal_leaves else {}
-        hyper_parameters, last = self._run.hyper_parameters, max(int(np.asarray(server.round)[0]) - 1, 0)
+        hyper_parameters, round = self._run.hyper_parameters, int(np.asarray(server.round)[0])
+        last = max(round - 1, 0)
         mean_personal = self._norms.add(self._compiled, server, mean_personal, last)
         for name, (numbers, pieces) in self._pieces.items():
             for held in pieces:
@@ -101,7 +102,7 @@ class Evaluator:
                 totals, values = running = score(hyper_parameters, server, mean_personal, totals, *piece)
                 for number, value in zip(numbers, values, strict=False):
                     predicted[number].append(np.asarray(value))
-        spec, predictions, round = self._spec, None, int(np.asarray(server.round)[0])
+        spec, predictions = self._spec, None
         own, own_predicted, versions = {}, {}, None
         if self._has_own_models:
             own, own_predicted = self._score_personal(state, self._tables.select(last))
