@@ -49,7 +49,6 @@ NOT_RUN: Mapping[str, Sequence[str]] = {
         *(algorithm.__name__ for algorithm in FAMILIES["Fairness"]),
         *SELECTIONS,
     ),
-    "digits": ("knnper",),
 }
 """{data set: rows that are compared, and whose results are not in its table yet}."""
 _PUBLIC: Settings = {"data.public.name": "held_out", "data.public.fraction": "0.1"}

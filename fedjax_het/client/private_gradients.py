@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_het import tree
+from fedjax_het._internal.random_order import draw_bits, sort_by_bits
 from fedjax_het.algorithm import Problem
 from fedjax_het.client.optimizers import partition_trained
 from fedjax_het.errors import InputError
@@ -74,12 +75,11 @@ def draw_batch(
     rows, places = data.train, jnp.arange(data.train.index.shape[0])
     count = jnp.asarray(rows.count)
     rate = jnp.minimum(1, batch_size / jnp.maximum(count, 1))
-    keys = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.fold_in(key, _DRAW), places)
-    bits = jax.vmap(lambda key: jax.random.bits(key, (), "uint32"))(keys)
+    bits = draw_bits(jax.random.fold_in(key, _DRAW), places)
     threshold = (jnp.where(rate < 1, rate, 0) * 2.0**32).astype("uint32")
     is_drawn = (places < count) & ((bits < threshold) | (rate >= 1))
     num_slots = min(privacy.num_slots(batch_size), len(places))
-    order = jnp.lexsort((bits, ~is_drawn))[:num_slots]
+    order = sort_by_bits(bits, is_drawn)[:num_slots]
     number = jnp.minimum(jnp.sum(is_drawn), num_slots)
     augmenting = jax.random.fold_in(key, _AUGMENTING)
     batch = problem.batch(data, jnp.asarray(rows.index)[order], number, 0, num_slots, augmenting)

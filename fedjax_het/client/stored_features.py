@@ -8,6 +8,7 @@ from jaxtyping import Bool, Float, Int
 
 from fedjax_het import tree
 from fedjax_het._internal.keys import make_key
+from fedjax_het._internal.random_order import draw_bits, sort_by_bits
 from fedjax_het.algorithm import Personalization, Problem
 from fedjax_het.client.measures import Examples, loss_of
 from fedjax_het.errors import InputError
@@ -64,9 +65,7 @@ def store_features(problem: Problem, view: ClientView, variables: Variables, bat
 
 def rank_randomly(key: Key, is_example: Array) -> Array:
     """[capacity]: the places of examples in a random order, padding last; they do not depend on the capacity."""
-    slots = jnp.arange(len(is_example))
-    draws = jax.vmap(lambda slot: jax.random.bits(jax.random.fold_in(key, slot)))(slots)
-    return jnp.argsort(jnp.lexsort((draws, ~is_example)))
+    return jnp.argsort(sort_by_bits(draw_bits(key, jnp.arange(len(is_example))), is_example))
 
 
 @validate_arguments

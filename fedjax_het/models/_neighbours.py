@@ -71,8 +71,10 @@ def vote_of_nearest(
     squares = jnp.where(is_stored, squares, jnp.inf)
     negative, nearest = jax.lax.top_k(-squares, min(num_neighbours, len(stored)))
     is_used = jnp.isfinite(negative)
-    # The smallest distance is subtracted, since all weights may be 0 otherwise.
-    exponents = jnp.where(is_used, negative - negative[:, :1], 0) / (features.shape[-1] * scale)
+    # The smallest distance is subtracted, since all weights may be 0 otherwise. It is read by a maximum: with a slice
+    # of the output of top_k, XLA sorts whole rows on CPUs.
+    exponents = jnp.where(is_used, negative - jnp.max(negative, axis=1, keepdims=True), 0)
+    exponents = exponents / (features.shape[-1] * scale)
     weights = jnp.where(is_used, jnp.exp(exponents), 0)
     votes = jnp.einsum("bk,bkc->bc", weights, jax.nn.one_hot(labels[nearest], num_classes, dtype=weights.dtype))
     total = jnp.sum(weights, axis=1, keepdims=True)

@@ -9,6 +9,7 @@ from jaxtyping import Bool, Float, Int
 
 from fedjax_het import tree
 from fedjax_het._internal.keys import make_key
+from fedjax_het._internal.random_order import draw_bits, sort_by_bits
 from fedjax_het.algorithm import Problem, Summary
 from fedjax_het.server.summaries import class_outline
 from fedjax_het.types import Array, Key, PyTree, ServerView, UpdateStack, Variables
@@ -141,9 +142,7 @@ def _train(
     means = jnp.where(is_there[:, None], means, 0)
 
     def run_epoch(number: Array, network: PyTree) -> PyTree:
-        epoch_key = jax.random.fold_in(key, number)
-        draws = jax.vmap(lambda slot: jax.random.bits(jax.random.fold_in(epoch_key, slot)))(slots)
-        order = jnp.lexsort((draws, ~is_there))
+        order = sort_by_bits(draw_bits(jax.random.fold_in(key, number), slots), is_there)
 
         def step(batch: Array, network: PyTree) -> PyTree:
             places = batch * size + jnp.arange(size)

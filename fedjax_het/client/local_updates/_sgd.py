@@ -11,6 +11,7 @@ import optax
 from jaxtyping import Float
 
 from fedjax_het import tree
+from fedjax_het._internal.random_order import draw_bits, sort_by_bits
 from fedjax_het.algorithm import GradientRule, LocalUpdate, Problem, StatefulGradientRule
 from fedjax_het.annotations import LogUniform
 from fedjax_het.client import private_gradients
@@ -270,5 +271,4 @@ def _build_step(
 def _shuffle(key: Key, rows: Rows) -> Array:
     """The client's examples in random order, with padding last; the order does not depend on the table's capacity."""
     slots = jnp.arange(rows.index.shape[0])
-    draws = jax.vmap(lambda slot: jax.random.bits(jax.random.fold_in(key, slot)))(slots)
-    return rows.index[jnp.lexsort((draws, slots >= rows.count))]
+    return rows.index[sort_by_bits(draw_bits(key, slots), slots < rows.count)]

@@ -13,6 +13,7 @@ from jaxtyping import Bool, Float
 
 from fedjax_het import geometry, tree
 from fedjax_het._internal.keys import make_key
+from fedjax_het._internal.random_order import draw_bits
 from fedjax_het.errors import InputError
 from fedjax_het.types import Aggregate, Array, ServerView, UpdateStack, Variables
 from fedjax_het.validation import Count, Positive, Seed, refuse_without_effect
@@ -113,8 +114,7 @@ def bucket_means(place: Array, is_member: Array, size: int) -> tuple[Array, Arra
 def random_place(view: ServerView, seed: int) -> Array:
     """[cohort]: each client's position in a random order of present clients, a function of (seed, round, ids)."""
     key = jax.random.fold_in(make_key(seed), view.received.round)
-    draws = jax.vmap(lambda client: jax.random.bits(jax.random.fold_in(key, client), (), "uint32"))(view.cohort)
-    order = jnp.lexsort((view.cohort, draws, ~view.is_present))
+    order = jnp.lexsort((view.cohort, draw_bits(key, view.cohort), ~view.is_present))
     return jnp.argsort(order)
 
 

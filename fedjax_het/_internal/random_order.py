@@ -1,0 +1,27 @@
+"""Random orders of examples and clients that do not depend on padding."""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Bool, UInt32
+
+from fedjax_het._internal.target_platform import target_platform
+from fedjax_het.types import Array, Key
+
+_PLACE_BITS = 30
+
+
+def draw_bits(key: Key, numbers: Array) -> UInt32[Array, "..."]:
+    """Draw 32 bits for each number: a function of the key and the number."""
+    return jax.vmap(lambda number: jax.random.bits(jax.random.fold_in(key, number), (), "uint32"))(numbers)
+
+
+def sort_by_bits(bits: UInt32[Array, "n"], is_there: Bool[Array, "n"]) -> Array:
+    """[n]: the places in the order of their bits, in their own order if equal; places that are not there come last."""
+    if target_platform() != "cpu" or len(bits) >> _PLACE_BITS:
+        return jnp.lexsort((bits, ~is_there))
+    # On CPUs, XLA sorts one array of integers five times as fast as several arrays by a comparison.
+    with jax.enable_x64(True):
+        absent, bits = (values.astype("int64") for values in (~is_there, bits))
+        places = jnp.arange(len(bits), dtype="int64")
+        sorted_values = jnp.sort(absent << (32 + _PLACE_BITS) | bits << _PLACE_BITS | places, stable=False)
+        return (sorted_values & (2**_PLACE_BITS - 1)).astype("int32")
