@@ -14,7 +14,7 @@ from fedjax_het._internal.keys import make_key
 from fedjax_het.cli.configuration import build
 from fedjax_het.cli.runs.results import RunResults
 from fedjax_het.cli.study.selection import rate_trial
-from fedjax_het.cli.sweep import grid
+from fedjax_het.cli.sweep import grid, training
 from fedjax_het.cli.sweep.grid import GridRun
 from fedjax_het.errors import InputError, nearest
 
@@ -140,7 +140,7 @@ class Runner:
         return list({run.name: run for run in runs}.values())
 
     def _train(self, runs: Sequence[GridRun], write: Callable[[], object]) -> None:
-        for result in grid.run_grid(runs, self.folder):
+        for result in training.run_grid(runs, self.folder):
             if result.is_done:
                 self._done[result.run.name] = RunResults(result.directory)
             else:

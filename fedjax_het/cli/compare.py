@@ -21,8 +21,8 @@ from fedjax_het.cli.configuration.config_files import Config
 from fedjax_het.cli.runs import json_files
 from fedjax_het.cli.runs.results import RunResults
 from fedjax_het.cli.runs.tables import WRITERS, LabeledRun, Table, narrow, result_tables, to_markdown
-from fedjax_het.cli.sweep import grid
-from fedjax_het.cli.sweep.grid import GridResult
+from fedjax_het.cli.sweep import grid, training
+from fedjax_het.cli.sweep.training import GridResult, Parallelism
 from fedjax_het.errors import InputError
 
 
@@ -31,7 +31,7 @@ class Command(NamedTuple):
     common: dict[str, str]
     varied: dict[str, list[str]]
     workdir: Path
-    max_together: int
+    parallelism: Parallelism
 
 
 def parse(argv: Sequence[str]) -> Command:
@@ -55,17 +55,8 @@ def parse(argv: Sequence[str]) -> Command:
         help="values of a key, algorithm.lam=0.01,0.1; data.unseen=all leaves out every domain in turn",
     )
     parser.add_argument("--workdir", type=Path, required=True, help="the directory of the runs and the tables")
-    parser.add_argument(
-        "--together",
-        type=int,
-        default=grid.MAX_TOGETHER,
-        metavar="N",
-        help="train at most N runs in one program if they differ only in seeds and real numbers of the algorithm "
-        "(default %(default)s); 1 trains each by itself",
-    )
+    training.add_parallelism_flags(parser)
     flags = parser.parse_args(own)
-    if flags.together < 1:
-        raise InputError(f"--together={flags.together}: must be at least 1, which trains each run by itself.")
     varied = {}
     for text in flags.vary:
         key, _, values = text.partition("=")
@@ -76,7 +67,7 @@ def parse(argv: Sequence[str]) -> Command:
         if key in common:
             raise InputError(f"--vary={text}: --config.{key} sets it for all runs. Leave one of the two out.")
         varied[key] = texts
-    return Command(flags.config, common, varied, flags.workdir, flags.together)
+    return Command(flags.config, common, varied, flags.workdir, training.read_parallelism(flags))
 
 
 def run(command: Command) -> tuple[list[GridResult], list[Table]]:
@@ -90,7 +81,7 @@ def run(command: Command) -> tuple[list[GridResult], list[Table]]:
     """
     runs = grid.make_grid(command.configs, command.common, command.varied)
     grid.check_runs(runs, command.workdir)
-    results = grid.run_grid(runs, command.workdir, command.max_together)
+    results = training.run_grid(runs, command.workdir, command.parallelism)
     results = sorted(results, key=lambda result: runs.index(result.run))
     return results, write_tables(results, command.workdir)
 

@@ -9,7 +9,7 @@ from fedjax_het._internal.number_table import read_number_table
 from fedjax_het._internal.regular_files import open_regular, read_regular
 from fedjax_het.cli.configuration import config_files
 from fedjax_het.cli.runs.run_files import DamagedFileError, read_json, read_lines
-from fedjax_het.cli.sweep import batched, grid
+from fedjax_het.cli.sweep import batched, training
 from fedjax_het.engine.storage import checksums
 from fedjax_het.errors import InputError
 from fedjax_het.models import read_state_dict
@@ -47,7 +47,7 @@ def test_logs_and_lists_of_a_grid_are_regular_files(irregular):
     with pytest.raises(DamagedFileError, match="not a regular file"):
         batched.read_runs(irregular("together.json"))
     with pytest.raises(OSError, match="not a regular file"):
-        grid._read_progress(irregular("train.log"), 0, "run")
+        training._read_progress(irregular("train.log"), 0, "run")
 
 
 def test_pretrained_weights_and_configs_are_regular_files(irregular):

@@ -19,7 +19,7 @@ from experiments.verdicts import FAILS, HOLDS, NOT_RUN, OPEN, write_page
 from fedjax_het.cli.configuration import build
 from fedjax_het.cli.runs.results import RunResults
 from fedjax_het.cli.study.comparison import Interval
-from fedjax_het.cli.sweep.grid import GridResult
+from fedjax_het.cli.sweep.training import GridResult
 from fedjax_het.errors import InputError
 from tests.cli.runs.test_results import SUMMARY
 from tests.shared import ROOT
@@ -216,7 +216,7 @@ def test_results_of_earlier_commands_stay_until_their_runs_have_ended(tmp_path, 
         is_done = run.own["algorithm.name"] == "fedavg"
         yield GridResult(run, folder / run.name, "done" if is_done else "exit status 1: killed", 1.0)
 
-    monkeypatch.setattr("fedjax_het.cli.sweep.grid.run_grid", train)
+    monkeypatch.setattr("fedjax_het.cli.sweep.training.run_grid", train)
     methods = {name: {"algorithm.name": name} for name in ("fedld", "fedprox", "fedavg")}
     words = {"setting": "", "differs": "", "rates": ()}
     experiment = make_experiment("", "cxr", "quickstart", {}, methods, {"score": ACCURACY}, (), **words)

@@ -15,7 +15,7 @@ from experiments.measures import read_final
 from experiments.papers import __main__ as papers
 from experiments.papers import fedrd
 from experiments.spec import Entry, Experiment, Scale
-from fedjax_het.cli.sweep.grid import GridResult
+from fedjax_het.cli.sweep.training import GridResult
 from fedjax_het.errors import InputError
 from tests.cli.runs.test_results import SUMMARY
 
@@ -86,7 +86,7 @@ def test_printed_deviations_are_shown_beside_printed_values():
 
 def test_printed_values_are_shown_beside_comparable_results_only(tmp_path, monkeypatch):
     """None at the smallest scale, and no average over columns that differ from the paper's."""
-    monkeypatch.setattr(runner.grid, "run_grid", lambda cells, folder: iter(()))
+    monkeypatch.setattr(runner.training, "run_grid", lambda cells, folder: iter(()))
     table = fedrd.EXPERIMENTS["table5"]
     cpu = table.scales["cpu"]
     fewer = {column: cpu.columns[column] for column in "PA"}
@@ -203,7 +203,7 @@ def train_as_scored(runs, folder):
 def test_a_choice_that_diverged_is_never_reported(tmp_path, monkeypatch, scores, reported):
     for rate, score in scores.items():
         monkeypatch.setitem(SCORES, ("fedavg", rate), (score, 0.9))
-    monkeypatch.setattr(runner.grid, "run_grid", train_as_scored)
+    monkeypatch.setattr(runner.training, "run_grid", train_as_scored)
     single = CHOSEN._replace(rows={"FedAvg": CHOSEN.rows["FedAvg"]})
     is_done, text = papers.reproduce(single, "cpu", [], {}, tmp_path, "table")
     assert reported in text and is_done == ("0.3" in reported)
@@ -216,7 +216,7 @@ def test_a_chosen_run_is_retrained_with_new_seeds_and_diagnosed_at_its_ends(tmp_
         trained.append([run.own for run in runs])
         return train_as_scored(runs, folder)
 
-    monkeypatch.setattr(runner.grid, "run_grid", train)
+    monkeypatch.setattr(runner.training, "run_grid", train)
     refitted = CHOSEN._replace(refit={"num_seeds": "5", "diagnostics": "norms"})
     papers.reproduce(refitted, "cpu", [], {"num_seeds": "3", "rounds": "7"}, tmp_path, "table")
     trials, (refit,), *_ = trained
@@ -230,7 +230,7 @@ def test_a_chosen_run_is_retrained_with_new_seeds_and_diagnosed_at_its_ends(tmp_
 
 
 def test_one_choice_is_made_on_validation_examples_alone(tmp_path, monkeypatch):
-    monkeypatch.setattr(runner.grid, "run_grid", train_as_scored)
+    monkeypatch.setattr(runner.training, "run_grid", train_as_scored)
     is_done, text = papers.reproduce(CHOSEN, "cpu", [], {}, tmp_path, "table")
     assert is_done
     assert "| FedAvg | 60.00 (0.1) |" in text and "| FedLD | 50.00 (0.1) |" in text
@@ -258,7 +258,7 @@ def test_a_stopped_command_leaves_the_tables_of_the_rows_whose_choices_have_all_
                 raise KeyboardInterrupt
             yield result
 
-    monkeypatch.setattr(runner.grid, "run_grid", train_three)
+    monkeypatch.setattr(runner.training, "run_grid", train_three)
     with pytest.raises(KeyboardInterrupt):
         papers.reproduce(CHOSEN, "cpu", [], {}, tmp_path, "table")
     text = (tmp_path / "table-cpu.md").read_text()

@@ -122,7 +122,7 @@ def test_a_command_that_is_stopped_writes_what_is_done(tmp_path, monkeypatch, ca
         raise KeyboardInterrupt
         yield
 
-    monkeypatch.setattr("fedjax_het.cli.sweep.grid.run_grid", stop)
+    monkeypatch.setattr("fedjax_het.cli.sweep.training.run_grid", stop)
     (tmp_path / "cifar10.npz").touch()
     flags = [f"--data={tmp_path / 'cifar10.npz'}", f"--workdir={tmp_path / 'runs'}", f"--out={tmp_path / 'out'}"]
     assert main(flags) == 130 and "the same command resumes" in capsys.readouterr().err

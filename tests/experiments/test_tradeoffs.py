@@ -8,7 +8,7 @@ import pytest
 from experiments import tradeoffs
 from experiments.tradeoffs import ALGORITHMS, ALPHAS, TOPICS
 from fedjax_het.cli.configuration import build
-from fedjax_het.cli.sweep.grid import GridResult
+from fedjax_het.cli.sweep.training import GridResult
 
 PATHS = {"fashion_mnist": "fashion_mnist.npz"}
 
@@ -47,7 +47,7 @@ def test_runs_that_are_done_or_refused_are_written_and_drawn(tmp_path, monkeypat
             (folder / run.name / "metrics.jsonl").write_text("\n".join(lines) + "\n")
             yield GridResult(run, folder / run.name, error if is_refused else "done", 1.0)
 
-    monkeypatch.setattr("fedjax_het.cli.sweep.grid.run_grid", train)
+    monkeypatch.setattr("fedjax_het.cli.sweep.training.run_grid", train)
     (tmp_path / "data.npz").touch()
     flags = [f"--data={tmp_path / 'data.npz'}", "--topic=privacy", f"--workdir={tmp_path}", f"--out={tmp_path}"]
     assert tradeoffs.main(flags) == status

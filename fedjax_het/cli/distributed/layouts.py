@@ -2,6 +2,7 @@
 
 import os
 import socket
+from collections.abc import Sequence
 from contextlib import suppress
 
 import jax
@@ -22,6 +23,19 @@ def allowed_cores() -> list[int]:
 
 def count_cores() -> int:
     return len(allowed_cores())
+
+
+def share_cores(num_shares: int) -> list[list[int]]:
+    """Divide the allowed cores into equal shares."""
+    cores = allowed_cores()
+    return [cores[i::num_shares] for i in range(num_shares)]
+
+
+def restrict_to_cores(pid: int, cores: Sequence[int]) -> None:
+    """Restrict a process that has just started to some cores, where the system can."""
+    if hasattr(os, "sched_setaffinity"):
+        with suppress(ProcessLookupError):  # it has ended
+            os.sched_setaffinity(pid, cores)
 
 
 def cores_per_process(processes: Processes) -> int:

@@ -29,7 +29,7 @@ from fedjax_het.cli.runs.tables import to_latex, to_markdown
 from fedjax_het.cli.study import comparison, search, selection, trials
 from fedjax_het.cli.study.search import Command
 from fedjax_het.cli.study.selection import SCORES, SELECTORS
-from fedjax_het.cli.sweep import grid
+from fedjax_het.cli.sweep import training
 from fedjax_het.cli.sweep.grid import GridRun
 from fedjax_het.errors import InputError, nearest
 
@@ -66,11 +66,9 @@ def parse(argv: Sequence[str]) -> Command:
         help="a setting of one method, fedrep:algorithm.head_epochs=1; may be repeated",
     )
     parser.add_argument("--workdir", type=Path, required=True, help="the directory of the runs and the tables")
-    parser.add_argument(
-        "--together", type=int, default=grid.MAX_TOGETHER, metavar="N", help="runs per program (default %(default)s)"
-    )
+    training.add_parallelism_flags(parser)
     flags = parser.parse_args(given)
-    for name, lowest in {"trials": 1, "seeds": 1, "together": 1, "seed": 0}.items():
+    for name, lowest in {"trials": 1, "seeds": 1, "seed": 0}.items():
         if getattr(flags, name) < lowest:
             raise InputError(f"--{name}={getattr(flags, name)}: must be at least {lowest}.")
     if flags.halving < 0 or flags.halving == 1:
@@ -93,7 +91,7 @@ def parse(argv: Sequence[str]) -> Command:
         name: trials.draw_trials(name, flags.trials, flags.seed, {**common, **options}, settings[name]["algorithm"])
         for name, options in own.items()
     }
-    rest = drawn, flags.oracle, flags.workdir, flags.together
+    rest = drawn, flags.oracle, flags.workdir, training.read_parallelism(flags)
     return Command(flags.config, common, own, rungs, flags.seeds, flags.select, flags.score, *rest)
 
 

@@ -9,8 +9,9 @@ from fedjax_het.cli.configuration.config_files import Config
 from fedjax_het.cli.runs.results import RunResults
 from fedjax_het.cli.study import selection, trials
 from fedjax_het.cli.study.trials import Trial
-from fedjax_het.cli.sweep import grid
-from fedjax_het.cli.sweep.grid import GridResult, GridRun
+from fedjax_het.cli.sweep import grid, training
+from fedjax_het.cli.sweep.grid import GridRun
+from fedjax_het.cli.sweep.training import GridResult, Parallelism
 
 TRIALS, REFITS = "trials", "refits"
 """The folders of a study's runs."""
@@ -27,7 +28,7 @@ class Command(NamedTuple):
     trials: Mapping[str, Sequence[Trial]]  # those of each method
     has_oracle: bool
     workdir: Path
-    max_together: int
+    parallelism: Parallelism
 
 
 class Study:
@@ -113,7 +114,7 @@ class Study:
         runs = {trial: self._make_run(trial, extra) for trial in trials}
         workdir = self.command.workdir / folder
         grid.check_runs(list(runs.values()), workdir)
-        results = grid.run_grid(list(runs.values()), workdir, self.command.max_together)
+        results = training.run_grid(list(runs.values()), workdir, self.command.parallelism)
         finished = {result.run.name: result for result in results if result.is_done}
         self.is_whole &= len(finished) == len(runs)
         return {trial: finished[run.name] for trial, run in runs.items() if run.name in finished}

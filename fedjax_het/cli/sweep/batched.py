@@ -1,7 +1,7 @@
 """Training of several runs in one program: python -m fedjax_het.cli.sweep.batched RUNS.json
 
 RUNS.json: [{"config": a file, "set": {"algorithm.lam": "0.1"}, "workdir": a directory}, ...]; the runs differ only in
-seeds and real numbers of the algorithm. Each writes the directory that `fedjax-het train` would write.
+seeds and real numbers of the algorithm. Each writes the directory that `fedjax-het train` would write, but no pictures.
 `fedjax-het compare` writes the file and starts this module. Exit status: as `fedjax-het train`.
 """
 

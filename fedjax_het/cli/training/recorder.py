@@ -11,7 +11,7 @@ from fedjax_het import engine
 from fedjax_het.cli import trackers
 from fedjax_het.cli.configuration.settings import Settings
 from fedjax_het.cli.distributed.collectives import SINGLE, Processes
-from fedjax_het.cli.runs import diagnostics_log, json_files, plots, records
+from fedjax_het.cli.runs import diagnostics_log, json_files, records
 from fedjax_het.cli.runs.figures import Panel, View, learning_curves, partition_heat
 from fedjax_het.cli.runs.phase_records import draw_phases
 from fedjax_het.cli.runs.results import RunResults
@@ -163,7 +163,7 @@ class RunRecorder:
         self._checkpoints.save(round, self.part(state))
 
     def finish(self, evaluation: Evaluation, columns: Mapping[str, np.ndarray]) -> None:
-        """Write the files of the complete run: the summary, which marks it as complete, and then the pictures.
+        """Write the files of the complete run, without pictures. The summary, which is the last, marks it as complete.
 
         Args:
             evaluation: the evaluation of all runs after the last round.
@@ -176,11 +176,12 @@ class RunRecorder:
         self.directory.write("summary.json", records.summarize_run(lines, self._facts, self._federation))
         for name in (*PICTURES, PHASES):
             (self.directory / name).unlink(missing_ok=True)
-        draw_pictures(self.directory)
 
 
 def draw_pictures(directory: RunDirectory) -> None:
     """Draw the missing pictures of a complete run from its files. A failure is a printed warning."""
+    from fedjax_het.cli.runs import plots  # slow to import
+
     results = RunResults(directory.path)
     pictures = dict(PICTURES) | ({PHASES: _view_phases} if "phases" in (results.partition or {}) else {})
     for name, make_view in pictures.items():

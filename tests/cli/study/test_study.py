@@ -13,7 +13,7 @@ from fedjax_het.algorithms import ALGORITHMS
 from fedjax_het.cli.study import __main__ as study
 from fedjax_het.cli.study import comparison, search, selection, trials
 from fedjax_het.cli.study.comparison import Interval, Row
-from fedjax_het.cli.sweep.grid import GridResult
+from fedjax_het.cli.sweep.training import GridResult
 from fedjax_het.errors import InputError
 from tests.cli.report import sample_runs
 from tests.cli.runs.test_results import SUMMARY

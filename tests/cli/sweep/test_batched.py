@@ -10,6 +10,7 @@ from fedjax_het.cli import compare, train
 from fedjax_het.cli.configuration.config_files import find_config
 from fedjax_het.cli.runs.records import MetricLines
 from fedjax_het.cli.sweep import batched, grid
+from fedjax_het.cli.training.recorder import PICTURES
 
 pytestmark = pytest.mark.extended
 
@@ -69,7 +70,7 @@ def test_each_run_equals_the_run_trained_alone(trained, tmp_path):
     same = ("config.json", "partition.json")
     assert all((trained / "1" / name).read_text() == (tmp_path / "alone" / name).read_text() for name in same)
     files = {path.name for path in (tmp_path / "alone").iterdir()}
-    assert files == {path.name for path in (trained / "1").iterdir()}
+    assert files == {path.name for path in (trained / "1").iterdir()} | PICTURES.keys()
 
 
 @pytest.mark.slow
@@ -133,6 +134,14 @@ def test_runs_that_differ_in_numbers_and_seeds_are_grouped():
     assert [len(group) for group in grid.group_runs(counts, max_together=8)] == [1, 1]
 
 
-def test_less_than_one_run_per_program_is_refused(tmp_path, capsys):
-    assert compare.main([f"--config={QUICK}", "--together=0", f"--workdir={tmp_path}"]) == 2
-    assert "--together=0: must be at least 1" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("flag", "message"),
+    [
+        ("--together=0", "--together=0: must be at least 1"),
+        ("--jobs=0", "--jobs=0: must be from 1 to "),
+        ("--jobs=9999", "the number of cores"),
+    ],
+)
+def test_impossible_numbers_of_runs_at_a_time_are_refused(flag, message, tmp_path, capsys):
+    assert compare.main([f"--config={QUICK}", flag, f"--workdir={tmp_path}"]) == 2
+    assert message in capsys.readouterr().err

@@ -1,6 +1,7 @@
 """Grids of settings."""
 
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 from fedjax_het.cli import compare
 from fedjax_het.cli.configuration import build_data
 from fedjax_het.cli.configuration.config_files import Config, find_config
-from fedjax_het.cli.sweep import grid
+from fedjax_het.cli.sweep import grid, training
 from fedjax_het.cli.sweep.grid import GridRun
 from fedjax_het.errors import InputError
 
@@ -116,11 +117,13 @@ def test_a_grid_is_trained_tabulated_and_not_trained_twice(tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_runs_that_differ_in_numbers_are_trained_together(tmp_path, capsys):
+def test_runs_that_differ_in_numbers_are_trained_together_and_programs_side_by_side(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("fedjax_het.cli.distributed.layouts.allowed_cores", lambda: [*os.sched_getaffinity(0)] * 2)
     (tmp_path / "small.py").write_text(CONFIG)
     arguments = [f"--config={tmp_path / 'small.py'}", f"--workdir={tmp_path / 'grid'}", "--vary=seed=0,1"]
+    arguments += ["--together=2", "--jobs=2"]
     assert compare.main([*arguments, "--vary=algorithm.learning_rate=0.05,0.1"]) == 0
-    assert capsys.readouterr().out.count(" s together with 3 more") == 4
+    assert capsys.readouterr().out.count(" s together with 1 more") == 4
     rows = [line for line in (tmp_path / "grid" / "test.md").read_text().splitlines() if "learning_rate" in line]
     assert len(rows) == 2 and all(" ± " in row for row in rows)
 
@@ -129,7 +132,7 @@ def test_progress_of_a_run_is_read_from_the_present_part_of_its_log(tmp_path):
     log = tmp_path / "train.log"
     log.write_text("round 70/80  of an earlier start\n")
     start = log.stat().st_size
-    assert grid._read_progress(log, start, "fedavg") == (0, "fedavg: starting")
+    assert training._read_progress(log, start, "fedavg") == (0, "fedavg: starting")
     with log.open("a") as file:
         file.write("round 20/80  loss 1\nround 30/80  loss 0\nwarning: one\n\n")
-    assert grid._read_progress(log, start, "fedavg") == (30, "fedavg: warning: one")
+    assert training._read_progress(log, start, "fedavg") == (30, "fedavg: warning: one")
