@@ -203,14 +203,14 @@ def with_logit_shape(model: Model) -> Model:
 
 
 def with_image_shape(model: Model) -> Model:
-    """Add the empty shared leaf outline/images, of shape [0, height, width, channel], for amplitude summaries.
+    """Add the empty shared leaf outline/images, of shape [0, height, width, channel], for summaries of images.
 
     Raises:
         InputError: Inputs are not images.
     """
 
     def outline(variables: Variables, inputs: Array) -> Array:
-        check_images("the summary of amplitudes", inputs.shape)
+        check_images("a client's summary of its images", inputs.shape)
         return jnp.zeros((0, *inputs.shape[1:]), jnp.promote_types(inputs.dtype, jnp.float32))
 
     return _with_outline(model, "images", outline)

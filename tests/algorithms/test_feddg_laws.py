@@ -158,7 +158,7 @@ def test_the_supervised_contrast_reads_directions_alone_and_is_small_where_label
 
 
 def test_inputs_that_are_no_images_and_standardised_images_are_refused():
-    with pytest.raises(InputError, match=r"amplitudes takes images"):
+    with pytest.raises(InputError, match=r"summary of its images takes images"):
         Simulation(algorithm("feddg"), model("none"), data.toy(3), rounds=1)
     with pytest.raises(InputError, match=r"standardise: .*Set standardise=False"):
         Simulation(algorithm("feddg"), model("none"), data.toy(3, image=(6, 6, 1), standardise=True), rounds=1)

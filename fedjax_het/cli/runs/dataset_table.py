@@ -103,7 +103,8 @@ def describe_dataset(dataset: Dataset) -> str:
     size = f"{inputs.nbytes / 2**20:,.1f} MiB"
     place = f" mapped from {inputs.filename}" if isinstance(inputs, np.memmap) and inputs.filename else ""
     form = {"masks": "masks of {} classes", "sequences": "sequences of {} classes"}
-    form |= {"tags": "with {} tags each", "numbers": "with numbers for {} targets", "ranks": "in {} ranks"}
+    targets = "numbers for {} targets" if dataset.num_classes > 1 else "a number each"
+    form |= {"tags": "with {} tags each", "numbers": f"with {targets}", "ranks": "in {} ranks"}
     labels = form.get(dataset.kind.name, "in {} classes").format(dataset.num_classes)
     return (
         f"{dataset.name}: {len(inputs):,} examples {' x '.join(map(str, inputs.shape[1:]))} {inputs.dtype}, {labels}, "

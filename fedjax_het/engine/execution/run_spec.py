@@ -90,11 +90,10 @@ class RunSpec:
     def runs_at_once(self) -> int:
         """The number of runs trained at the same time.
 
-        On a CPU, the runs of different values or first seeds are sequential, because batched matrix products are not
-        faster there, and there may be many runs.
+        On a CPU, runs are sequential: batched products are not faster there, and runs with different seeds, whose
+        clients take different numbers of steps, would wait for each other.
         """
-        is_sequential = len(self.seeds) > 1 and target_platform() == "cpu"
-        return 1 if is_sequential else self.num_runs
+        return 1 if target_platform() == "cpu" else self.num_runs
 
     @property
     def num_clients(self) -> int:
