@@ -8,6 +8,7 @@ from fedjax_het._internal.target_platform import target_platform
 from fedjax_het.types import Array, Key
 
 _PLACE_BITS = 30
+_FEW = 64  # numbers, which a comparison sorts in less than 0.1 ms
 
 
 def draw_bits(key: Key, numbers: Array) -> UInt32[Array, "..."]:
@@ -17,7 +18,7 @@ def draw_bits(key: Key, numbers: Array) -> UInt32[Array, "..."]:
 
 def sort_by_bits(bits: UInt32[Array, "n"], is_there: Bool[Array, "n"]) -> Array:
     """[n]: the places in the order of their bits, in their own order if equal; places that are not there come last."""
-    if target_platform() != "cpu" or len(bits) >> _PLACE_BITS:
+    if target_platform() != "cpu" or not _FEW < len(bits) < 1 << _PLACE_BITS:
         return jnp.lexsort((bits, ~is_there))
     # On CPUs, XLA sorts one array of integers five times as fast as several arrays by a comparison.
     with jax.enable_x64(True):

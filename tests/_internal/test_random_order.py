@@ -10,7 +10,7 @@ _BITS = st.sampled_from([0, 1, 2**31 - 1, 2**31, 2**32 - 1])  # few, so that som
 
 
 @settings(deadline=None)
-@given(st.lists(st.tuples(_BITS, st.booleans()), min_size=8, max_size=8))
+@given(st.lists(st.tuples(_BITS, st.booleans()), min_size=72, max_size=72))
 def test_places_are_in_the_order_of_a_stable_sort(entries):
     bits, is_there = np.array([bits for bits, _ in entries], np.uint32), np.array([there for _, there in entries])
     order = jax.jit(sort_by_bits)(bits, is_there)
