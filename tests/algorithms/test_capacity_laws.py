@@ -256,9 +256,16 @@ def test_sub_networks_can_be_combined_with_any_local_update():
 
 
 @pytest.mark.extended
-@pytest.mark.every_case
-@pytest.mark.parametrize("name", ["heterofl", "fedrolex"])
-@pytest.mark.parametrize("options", [{}, {"layout": chunked(1)}], ids=["everyone", "chunked(1)"])
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("heterofl", {}),
+        ("fedrolex", {"layout": chunked(1)}),
+        ("heterofl", {"layout": chunked(1)}),
+        ("fedrolex", {}),
+    ],
+    ids=["heterofl", "fedrolex-chunked(1)", "heterofl-chunked(1)", "fedrolex"],
+)
 def test_smaller_networks_give_the_results_of_masks(name, options):
     network = models.cnn(3, (4, 6), (8,), kernel=3)
     masked, _ = run(compose(name, network=network, participation=IN_ORDER))
