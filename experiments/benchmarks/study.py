@@ -20,13 +20,14 @@ import numpy as np
 
 from fedjax_het import participation
 from fedjax_het._internal.keys import make_key
-from fedjax_het.cli import module_command, module_environment
+from fedjax_het.cli import module_command
 from fedjax_het.cli.configuration import build_data, config_files, settings
 from fedjax_het.cli.configuration.command_line import with_exit_status
 from fedjax_het.cli.distributed import layouts
 from fedjax_het.cli.runs import json_files
 from fedjax_het.data import Federation
 
+from .peers.process import make_environment
 from .rounds import check_json_path
 
 METHODS = "fedavg,fedprox,scaffold,fedld,fedmgc,fedcm,feddyn,moon"
@@ -108,8 +109,7 @@ def _arrays(federation: Federation, cohort_size: int, rounds: int) -> dict[str, 
 
 def _time(command: Sequence[str], folder: Path) -> float:
     """Seconds of a command. Raises CalledProcessError if it fails; its output is then printed."""
-    environment = module_environment() | {"XDG_CACHE_HOME": str(folder / "cache"), "JAX_PLATFORMS": "cpu"}
-    environment.pop("JAX_COMPILATION_CACHE_DIR", None)
+    environment = make_environment(folder)
     start = time.perf_counter()
     done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     if done.returncode:

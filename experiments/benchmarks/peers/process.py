@@ -34,7 +34,7 @@ class ContenderProcess:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
-                env=_environment(directory),
+                env=make_environment(directory),
                 start_new_session=True,
                 bufsize=0,
             )
@@ -79,7 +79,7 @@ class ContenderProcess:
         return self._log.read_text(errors="replace")[-_LOG_TAIL:].strip()
 
 
-def _environment(directory: Path) -> dict[str, str]:
+def make_environment(directory: Path) -> dict[str, str]:
     """The environment of a contender: CPU unless JAX_PLATFORMS says otherwise, and the same devices for all.
 
     Compiled programs are kept in this directory alone, so that only a second start of a contender finds any.

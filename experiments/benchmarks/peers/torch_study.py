@@ -3,45 +3,49 @@
 One process per core, each with one thread, trains one trial after another by FedAvg with a lean loop, whatever the
 method: other methods take longer. Prints a line of JSON per trial. Imports nothing of fedjax_het.
 
-STUDY.json: {"cores", "rounds", "batch_size", "channels", "kernel", "hidden", "learning_rates": one per trial}
+STUDY.json: {"cores", "batch_size", "channels", "kernel", "hidden", "learning_rates": one per trial}
 STUDY.npz: inputs [n, height, width] uint8, labels [n], train and valid [clients, capacity] and their counts, test
 [examples], cohorts [rounds, cohort].
 """
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, multiprocessing, nn
-from torch.nn.functional import cross_entropy
+from torch import Tensor, multiprocessing
+
+from ..workloads.layered import Conv, LayeredWorkload
+from ..workloads.workload import Shape
+from .torch_network import build_network, mean_loss, trained_parameters
 
 Study = Mapping[str, Any]
 
 
-def build_network(study: Study, shape: Sequence[int], num_classes: int) -> nn.Module:
-    """Convolutions with max pooling, dense layers, the classifier."""
-    layers: list[nn.Module] = []
-    channels, height, width = 1, *shape
-    for features in study["channels"]:
-        layers += [nn.Conv2d(channels, features, study["kernel"], padding="same"), nn.MaxPool2d(2), nn.ReLU()]
-        channels, height, width = features, height // 2, width // 2
-    size, layers = channels * height * width, [*layers, nn.Flatten()]
-    for units in study["hidden"]:
-        layers += [nn.Linear(size, units), nn.ReLU()]
-        size = units
-    return nn.Sequential(*layers, nn.Linear(size, num_classes))
+def describe_network(study: Study, shape: Shape, num_classes: int, learning_rate: float) -> LayeredWorkload:
+    """The network and the local training of a trial; its numbers of clients and examples are not used."""
+    return LayeredWorkload(
+        base="study",
+        num_clients=0,
+        num_examples=0,
+        batch_size=study["batch_size"],
+        learning_rate=learning_rate,
+        shape=shape,
+        convolutions=tuple(Conv(study["kernel"], features, "SAME") for features in study["channels"]),
+        units=(*study["hidden"], num_classes),
+    )
 
 
 def train(study: Study, tensors: Mapping[str, Tensor], learning_rate: float) -> dict[str, float]:
     """Train one trial and evaluate it: accuracies on the test set and on the validation examples."""
     torch.manual_seed(0)
     inputs, labels, counts = tensors["inputs"], tensors["labels"], tensors["train_count"].tolist()
-    model = build_network(study, inputs.shape[2:], int(labels.max()) + 1)
-    parameters = list(model.parameters())
+    work = describe_network(study, (inputs.shape[2], inputs.shape[3], 1), int(labels.max()) + 1, learning_rate)
+    model = build_network(work)
+    parameters = trained_parameters(model)
     server = [parameter.detach().clone() for parameter in parameters]
     for cohort in tensors["cohorts"].tolist():
         total = [torch.zeros_like(parameter) for parameter in parameters]
@@ -49,11 +53,11 @@ def train(study: Study, tensors: Mapping[str, Tensor], learning_rate: float) -> 
             with torch.no_grad():
                 torch._foreach_copy_(parameters, server)
             rows = tensors["train"][client, torch.randperm(counts[client])]
-            for batch in rows.split(study["batch_size"]):
-                loss = cross_entropy(model(inputs[batch]), labels[batch])
+            for batch in rows.split(work.batch_size):
+                loss = mean_loss(model(inputs[batch]), labels[batch])
                 gradients = torch.autograd.grad(loss, parameters)
                 with torch.no_grad():
-                    torch._foreach_add_(parameters, gradients, alpha=-learning_rate)
+                    torch._foreach_add_(parameters, gradients, alpha=-work.learning_rate)
             with torch.no_grad():
                 torch._foreach_add_(total, parameters, alpha=counts[client])
         torch._foreach_div_(total, sum(counts[client] for client in cohort))

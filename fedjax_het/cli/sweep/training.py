@@ -177,8 +177,7 @@ class _Trainer:
         ]
         json_files.write(runs_file, json_files.to_json(records, indent=2) + "\n")
         code = self._run(module_command("fedjax_het.cli.sweep.batched", str(runs_file)), log, cores, group)
-        error = "" if code == 0 else _find_error(log, code)
-        status = ["done" if _is_done(run, self.workdir) else error for run in group]
+        status = ["done" if _is_done(run, self.workdir) else _find_error(log, code) for run in group]
         seconds, num_others = time.perf_counter() - start, len(group) - 1
         return [GridResult(*own, seconds, num_others) for own in zip(group, directories, status, strict=True)]
 
