@@ -34,9 +34,10 @@ from fedjax_het.algorithms import ALGORITHMS
 from fedjax_het.cli.configuration.command_line import with_exit_status
 from fedjax_het.cli.runs.setting_text import select_names
 from fedjax_het.engine.execution.evaluator import Evaluator
-from fedjax_het.engine.execution.programs import Program, RunPrograms
+from fedjax_het.engine.execution.programs import RunPrograms
 from fedjax_het.engine.execution.run_spec import RunSpec
 from fedjax_het.engine.execution.trace import TracedRound, trace_round
+from fedjax_het.engine.parallel.compilation import Program
 from fedjax_het.engine.parallel.layout import Layout
 from fedjax_het.engine.parallel.runs import Sweep
 from fedjax_het.errors import InputError

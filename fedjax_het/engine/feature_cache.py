@@ -90,7 +90,7 @@ def _initialize(model: Model, example: Array) -> Variables:
         return model.init(key, example)
 
     initialize, arguments = jit_initializer(init, vmapped, None, make_key(0))
-    starts = [initialize(arguments[0], [make_key(seed)]) for seed in (0, 1)]
+    starts = [initialize(arguments[0], make_key(seed)) for seed in (0, 1)]
     groups = [sharing.group_leaves(model, sharing.share_all, variables, example) for variables in starts]
     first, second = (tree.leaves_by_path(group.frozen) for group in groups)
     if not first:

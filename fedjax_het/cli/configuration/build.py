@@ -138,6 +138,9 @@ def common_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
 def build_sweep(runs: Sequence[Mapping[str, Any]]) -> Sweep:
     """Build the algorithm of runs with the same `common_settings`, given the settings of each.
 
+    Numbers that a study searches are arguments of the program even if all runs have the same, so that a kept program
+    serves other numbers as well.
+
     Raises:
         InputError: The runs differ in more, or the algorithm's factory refuses a number.
     """
@@ -148,8 +151,10 @@ def build_sweep(runs: Sequence[Mapping[str, Any]]) -> Sweep:
                 "these runs cannot be trained in one program (key: in the first / in another): " + "; ".join(lines)
             )
     tables = [run["algorithm"] for run in runs]
+    schema = TABLES["algorithm"].schema(tables[0], "config.algorithm")
     values = {key: [table[key] for table in tables] for key in tables[0] if key not in first["algorithm"]}
-    return Sweep(partial(build_algorithm, runs[0]), {key: x for key, x in values.items() if len(set(x)) > 1})
+    varied = {key: numbers for key, numbers in values.items() if schema[key].search or len(set(numbers)) > 1}
+    return Sweep(partial(build_algorithm, runs[0]), varied)
 
 
 def resolve_auto(

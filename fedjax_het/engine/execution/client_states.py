@@ -4,8 +4,8 @@ from abc import ABC, abstractmethod
 
 import jax
 import numpy as np
-from jax.stages import Compiled
 
+from fedjax_het.engine.parallel.runs import Executable
 from fedjax_het.engine.round.client_step import Cohort
 from fedjax_het.engine.storage.client_store import ClientStore
 from fedjax_het.types import ClientState, HostArray
@@ -34,7 +34,7 @@ class ClientStates(ABC):
 class DeviceStates(ClientStates):
     """Client states on the device; the programs are those of `RunPrograms.exchange`."""
 
-    def __init__(self, clients: ClientState, gather: Compiled | None = None, scatter: Compiled | None = None):
+    def __init__(self, clients: ClientState, gather: Executable | None = None, scatter: Executable | None = None):
         self._clients, self._gather, self._scatter = clients, gather, scatter
 
     def prefetch(self, cohort: Cohort) -> None:
@@ -57,7 +57,7 @@ class StoredStates(ClientStates):
     from it. The states of a client that takes part in two successive rounds stay on the device.
     """
 
-    def __init__(self, store: ClientStore, cohort_size: int, merge: Compiled):
+    def __init__(self, store: ClientStore, cohort_size: int, merge: Executable):
         self._store, self._merge, self._size = store, merge, cohort_size
         self._trained: list[tuple[HostArray, ClientState]] = []  # ids and states of rounds that are not in the store
 

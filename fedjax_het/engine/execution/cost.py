@@ -6,12 +6,12 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from jax.stages import Compiled
 
 from fedjax_het import tree
 from fedjax_het.algorithm import Algorithm
 from fedjax_het.engine.execution.run_spec import OffloadPolicy
 from fedjax_het.engine.execution.trace import TracedRound
+from fedjax_het.engine.parallel.runs import Executable
 from fedjax_het.engine.round.participation import POLL_BYTES
 from fedjax_het.engine.round.records import RoundMessages
 from fedjax_het.engine.round.update_plan import is_stacked
@@ -178,7 +178,7 @@ def bytes_before_round(held_bytes: Mapping[str, int]) -> int:
     return sum(size for name, size in held_bytes.items() if name != UPDATES)
 
 
-def temporary_bytes(program: Compiled) -> int:
+def temporary_bytes(program: Executable) -> int:
     """The bytes of a program besides its arguments: temporary arrays, and results without donated memory."""
     memory: Any = program.memory_analysis()
     return int(memory.temp_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes)

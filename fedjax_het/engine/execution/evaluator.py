@@ -5,7 +5,6 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.stages import Compiled
 
 from fedjax_het import tree
 from fedjax_het.data.phases import find_phase
@@ -27,9 +26,10 @@ from fedjax_het.engine.execution import cost
 from fedjax_het.engine.execution.loading import select_rows
 from fedjax_het.engine.execution.norm_pass import NormPass
 from fedjax_het.engine.execution.personal_tables import TRAINING, PersonalTables, Tables
-from fedjax_het.engine.execution.programs import Program, RunPrograms
+from fedjax_het.engine.execution.programs import RunPrograms
 from fedjax_het.engine.execution.run_spec import ALL_ON_DEVICE
-from fedjax_het.engine.parallel.compilation import replicated_shapes
+from fedjax_het.engine.parallel.compilation import Program, replicated_shapes
+from fedjax_het.engine.parallel.runs import Executable
 from fedjax_het.engine.round.client_step import Cohort
 from fedjax_het.engine.storage.client_store import ClientStore
 from fedjax_het.placeholders import HIDDEN_TEST_ROWS
@@ -81,7 +81,7 @@ class Evaluator:
         self._has_personal_leaves = bool(jax.tree.leaves(run.state.clients.personal))
         self._has_own_models = has_own_models(run.state.clients, algorithm)
 
-    def begin_compilation(self, exchange: list[Compiled], keys: Key) -> None:
+    def begin_compilation(self, exchange: list[Executable], keys: Key) -> None:
         """Begin to compile the programs, given those of `RunPrograms.exchange` and the key of each run."""
         self._gather, self._keys = exchange[:1], keys
         self._compiled = {name: program.begin_compilation() for name, (program, _) in self.programs().items()}

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import jax
 import numpy as np
-from jax.stages import Compiled
 
 from fedjax_het.engine.evaluation.evaluate import Evaluation
 from fedjax_het.engine.execution import cost
@@ -18,6 +17,7 @@ from fedjax_het.engine.execution.loading import LoadedCohort
 from fedjax_het.engine.execution.programs import RunPrograms
 from fedjax_het.engine.execution.run_spec import OffloadPolicy
 from fedjax_het.engine.execution.trace import TracedRound
+from fedjax_het.engine.parallel.runs import Executable
 from fedjax_het.engine.round.records import RoundMetrics
 from fedjax_het.engine.storage.client_store import ClientStore
 from fedjax_het.types import ClientState, PyTree, State
@@ -68,7 +68,7 @@ class Executor:
         return state._replace(clients=ClientStore(first, spec.num_clients, self._folder))
 
     @cached_property
-    def _initialization(self) -> tuple[Future[Compiled], tuple[PyTree, ...]]:
+    def _initialization(self) -> tuple[Future[Executable], tuple[PyTree, ...]]:
         """(The program, its arguments.)"""
         program = self.programs.initialization(self._keys)
         return program.begin_compilation(), program.arguments

@@ -15,7 +15,7 @@ from jax import ShapeDtypeStruct
 
 from fedjax_het import tree
 from fedjax_het.engine.execution.trace import TracedRound
-from fedjax_het.engine.parallel.compilation import begin_compilation, jit_program, replicated_shapes
+from fedjax_het.engine.parallel.compilation import Program, jit_program, replicated_shapes
 from fedjax_het.engine.round.client_step import Cohort
 from fedjax_het.engine.round.event_schedule import EventSchedule
 from fedjax_het.placeholders import HIDDEN_TEST_ROWS
@@ -95,16 +95,16 @@ class CohortLoader:
         self.is_streaming, self._traced, spec = is_streaming, traced, traced.spec
         self._layout, self._data = traced.layout, spec.federation.data
         self._num_slots = {with_test: 1 + spec.max_examples(with_test) for with_test in (False, True)}  # and padding
-        self._draw_all = spec.map_over_runs(self._draw_cohorts, (0, 0, None, 0))
         known = traced.shapes.state.server.participation
         self._known = jax.tree.map(lambda x: ShapeDtypeStruct((spec.num_runs, *x.shape), x.dtype), known)
 
     def begin_compilation(self) -> None:
-        """Begin to compile the program that draws cohorts; see `compilation.begin_compilation`."""
-        first = self._layout.replicate(np.int32(0))
-        known = replicated_shapes(self._known, self._layout)
-        jitted = jit_program(self._draw_all, self._layout, is_quick=True)
-        self._draw = begin_compilation(jitted, *self._arguments, first, known)
+        """Begin to compile the program that draws cohorts; see `Program.begin_compilation`."""
+        first, spec = self._layout.replicate(np.int32(0)), self._traced.spec
+        known, axes = replicated_shapes(self._known, self._layout), (0, 0, None, 0)
+        jitted = jit_program(spec.map_over_runs(self._draw_cohorts, axes), self._layout, is_quick=True)
+        program = Program("", jitted, (*self._arguments, first, known), axes, spec.num_calls)
+        self._draw = program.begin_compilation()
 
     def draw(self, first: int, known: PyTree) -> list[Cohort]:
         """Draw the cohorts of a block of rounds starting at `first`, plus one more round, as NumPy arrays.
@@ -143,7 +143,8 @@ class CohortLoader:
     def shapes(self, with_test: bool = False) -> LoadedCohort:
         """The shapes of the results of `load`."""
         spec, slots = self._traced.spec, self._layout.round_up(self._traced.spec.cohort_size)
-        drawn = jax.eval_shape(self._draw_all, jax.eval_shape(spec.keys), spec.schedule, np.int32(0), self._known)
+        draw = jax.vmap(self._draw_cohorts, (0, 0, None, 0))
+        drawn = jax.eval_shape(draw, jax.eval_shape(spec.keys), spec.schedule, np.int32(0), self._known)
         cohort = jax.tree.map(lambda x: ShapeDtypeStruct((x.shape[0], *x.shape[2:]), x.dtype), drawn)
         rows = jax.tree.map(
             lambda x: ShapeDtypeStruct((spec.num_runs, slots, *x.shape[1:]), np.int32),

@@ -5,14 +5,14 @@ from concurrent.futures import Future
 
 import jax
 import numpy as np
-from jax.stages import Compiled
 
 from fedjax_het import tree
 from fedjax_het.engine.evaluation.evaluate import BATCH, evaluated_model
 from fedjax_het.engine.evaluation.norm_statistics import Moments, add_clients, mean_moments, no_moments
 from fedjax_het.engine.execution.loading import select_rows
-from fedjax_het.engine.execution.programs import Program, RunPrograms
-from fedjax_het.engine.parallel.compilation import replicated_shapes
+from fedjax_het.engine.execution.programs import RunPrograms
+from fedjax_het.engine.parallel.compilation import Program, replicated_shapes
+from fedjax_het.engine.parallel.runs import Executable
 from fedjax_het.placeholders import HIDDEN_TEST_ROWS
 from fedjax_het.types import Array, ClientData, Examples, PyTree, Rows, ServerState, Variables
 
@@ -52,7 +52,7 @@ class NormPass:
         return tree.merge(mean_personal, self.zero) if self.zero else mean_personal
 
     def add(
-        self, compiled: Mapping[str, Future[Compiled]], server: ServerState, mean_personal: Variables, round: int
+        self, compiled: Mapping[str, Future[Executable]], server: ServerState, mean_personal: Variables, round: int
     ) -> Variables:
         """Add the statistics of the evaluated model on the data of a round, NumPy arrays [runs, ...]."""
         if not self.zero:

@@ -5,40 +5,25 @@ hyperparameters of a sweep are allocated on devices, so for a single algorithm t
 """
 
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.stages import Compiled, Wrapped
+from jax.stages import Wrapped
 
 from fedjax_het import tree
 from fedjax_het.engine.execution.loading import CohortBatch, CohortLoader
 from fedjax_het.engine.execution.run_spec import ALL_ON_DEVICE, OffloadPolicy
 from fedjax_het.engine.execution.trace import TracedRound
 from fedjax_het.engine.parallel.compilation import (
-    COMPILATION_LOG,
-    begin_compilation,
+    Program,
     jit_initializer,
     jit_program,
     replicated_shapes,
 )
+from fedjax_het.engine.parallel.runs import one_run, shapes_of_runs
 from fedjax_het.engine.round.initialization import broadcast_clients
 from fedjax_het.engine.round.records import RoundMetrics
 from fedjax_het.types import Array, ClientState, Examples, HostArray, Key, PyTree, State
-
-
-class Program(NamedTuple):
-    """A jitted function and its arguments or their shapes."""
-
-    name: str
-    function: Wrapped
-    arguments: tuple[PyTree, ...]
-
-    def begin_compilation(self) -> Future[Compiled]:
-        """See `compilation.begin_compilation`."""
-        COMPILATION_LOG.info("compiling %s", self.name)
-        return begin_compilation(self.function, *self.arguments)
 
 
 class RunPrograms:
@@ -74,7 +59,8 @@ class RunPrograms:
         self.hyper_parameters = layout.jit(spec.hyper_parameters, layout.sharding)() if spec.sweep.values else {}
         self._initialize = spec.map_over_runs(self._initial_state, (0, 0, None))
         example = spec.federation.examples.inputs[:1]
-        state = jax.eval_shape(self._initialize, self.hyper_parameters, self.keys, example)
+        given = self._cut_runs((self.hyper_parameters, self.keys))
+        state = shapes_of_runs(jax.eval_shape(self._initialize, *given, example), spec.num_runs)
 
         def shard_clients(num_rows: int) -> ClientState:
             options = {"sharding": layout.client_sharding}
@@ -88,9 +74,12 @@ class RunPrograms:
     def initialization(self, keys: Key) -> Program:
         """() -> the state before the first round; if client states are off the device, its clients are one cohort."""
         example = self.traced.layout.replicate(self.traced.spec.federation.examples.inputs[:1])
-        given = self.hyper_parameters, keys, example
-        jitted, arguments = jit_initializer(self._initialize, self.traced.layout, self._state_shardings, *given)
-        return Program(f"initialization, {self.traced.layout}", jitted, arguments)
+        given = self._cut_runs((self.hyper_parameters, keys))
+        jitted, (constants, *_) = jit_initializer(
+            self._initialize, self.traced.layout, self._state_shardings, *given, example
+        )
+        arguments = constants, self.hyper_parameters, keys, example
+        return self._program("initialization", jitted, arguments, (None, 0, 0, None))
 
     def round(self) -> Program:
         """(hyperparameters, state, batch, examples, keys) -> (state, metrics). The memory of the state is reused."""
@@ -135,9 +124,15 @@ class RunPrograms:
     ) -> Program:
         """Map a function over the runs; see `runs.map_over_runs` and `compilation.jit_program`."""
         layout, over_runs = self.traced.layout, self.traced.spec.map_over_runs(function, axes)
-        return Program(
-            f"{name}, {layout}", jit_program(over_runs, layout, results, donate, is_quick=is_quick), arguments
-        )
+        jitted = jit_program(over_runs, layout, results, donate, is_quick=is_quick)
+        return self._program(name, jitted, arguments, axes)
+
+    def _program(self, name: str, jitted: Wrapped, arguments: tuple[PyTree, ...], axes: tuple[PyTree, ...]) -> Program:
+        return Program(f"{name}, {self.traced.layout}", jitted, arguments, axes, self.traced.spec.num_calls)
+
+    def _cut_runs(self, values: PyTree) -> PyTree:
+        """The runs of one call, or their shapes."""
+        return one_run(values) if self.traced.spec.num_calls > 1 else values
 
     def _cohort_program(self, name: str, function: Callable, *, with_test: bool = False, **options) -> Program:
         loaded = replicated_shapes(self.loader.shapes(with_test), self.traced.layout)

@@ -96,6 +96,11 @@ class RunSpec:
         return 1 if target_platform() == "cpu" else self.num_runs
 
     @property
+    def num_calls(self) -> int:
+        """The number of calls of a program that compute all runs; see `runs.RunLoop`."""
+        return self.num_runs // self.runs_at_once
+
+    @property
     def num_clients(self) -> int:
         return self.federation.num_clients
 
@@ -191,5 +196,5 @@ class RunSpec:
         return replace(self, participation=participation, asynchronous=asynchronous, schedule=schedule)
 
     def map_over_runs(self, function: Callable, axes: Axes) -> Callable:
-        """See `runs.map_over_runs`."""
-        return map_over_runs(function, axes, self.num_runs, self.runs_at_once)
+        """Map a function over the runs of one call; see `runs.map_over_runs`."""
+        return map_over_runs(function, axes, self.runs_at_once)

@@ -4,14 +4,16 @@ import logging
 import os
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import NamedTuple
 
 import jax
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
-from jax.stages import Compiled, Wrapped
+from jax.stages import Wrapped
 
 from fedjax_het._internal.cache_folder import cache_folder
 from fedjax_het._internal.target_platform import target_platform
 from fedjax_het.engine.parallel.layout import Layout
+from fedjax_het.engine.parallel.runs import Axes, Executable, RunLoop, one_run
 from fedjax_het.types import HostArray, PyTree
 
 COMPILATION_LOG = logging.getLogger("fedjax_het.compilation")
@@ -37,17 +39,28 @@ def replicated_shapes(values: PyTree, layout: Layout) -> PyTree:
     return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=layout.sharding), values)
 
 
-def begin_compilation(function: Wrapped, *arguments: PyTree) -> Future[Compiled]:
-    """Lower a jitted function, and compile it in another thread, beside other programs.
+class Program(NamedTuple):
+    """A jitted function and its arguments or their shapes."""
 
-    Args:
-        function: The function.
-        *arguments: Its arguments, or their shapes.
+    name: str  # in the log; "" for a small program, which is not logged
+    function: Wrapped
+    arguments: tuple[PyTree, ...]
+    axes: Axes = ()  # of the runs, if `function` computes one run
+    num_runs: int = 1  # of the arguments, if `function` computes one run
 
-    Returns:
-        The compiled program, when it is done.
-    """
-    return _THREADS.submit(function.lower(*arguments).compile)
+    def begin_compilation(self) -> Future[Executable]:
+        """Lower the function, and compile it in another thread, beside other programs.
+
+        Returns:
+            The compiled program, when it is done.
+        """
+        if self.name:
+            COMPILATION_LOG.info("compiling %s", self.name)
+        if self.num_runs == 1:
+            return _THREADS.submit(self.function.lower(*self.arguments).compile)
+        pairs = zip(self.arguments, self.axes, strict=True)
+        lowered = self.function.lower(*(one_run(argument) if axis == 0 else argument for argument, axis in pairs))
+        return _THREADS.submit(lambda: RunLoop(lowered.compile(), self.axes, self.num_runs))
 
 
 def jit_program(
@@ -92,14 +105,14 @@ def jit_initializer(
         *arguments: The arguments of the function, or their shapes.
 
     Returns:
-        (The jitted program, its arguments: the constants of the function, such as pretrained weights, and its leaves.)
+        (The jitted program, its arguments: the constants of the function, such as pretrained weights, before its own.)
     """
     is_reducible = target_platform() == "cpu" and _OPTIMIZATION_LEVEL not in os.environ.get("XLA_FLAGS", "")
     options = {"compiler_options": {_OPTIMIZATION_LEVEL: 1}} if is_reducible else _quick_compiler_options()
     traced, shapes = jax.make_jaxpr(function, return_shape=True)(*arguments)
 
-    def initialize(constants: list[HostArray], leaves: list[HostArray]) -> PyTree:
-        values = jaxpr_as_fun(ClosedJaxpr(traced.jaxpr, constants))(*leaves)
+    def initialize(constants: list[HostArray], *arguments: PyTree) -> PyTree:
+        values = jaxpr_as_fun(ClosedJaxpr(traced.jaxpr, constants))(*jax.tree.leaves(arguments))
         return jax.tree.unflatten(jax.tree.structure(shapes), values)
 
-    return layout.jit(initialize, results, **options), (traced.consts, jax.tree.leaves(arguments))
+    return layout.jit(initialize, results, **options), (traced.consts, *arguments)

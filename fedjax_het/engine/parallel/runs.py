@@ -3,11 +3,13 @@
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial, wraps
-from types import MappingProxyType
+from types import MappingProxyType, SimpleNamespace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.stages import Compiled
 
 from fedjax_het.algorithm import Algorithm
 from fedjax_het.errors import InputError, shorten
@@ -78,8 +80,8 @@ class Sweep:
         return Sweep(partial(self.factory, **others), {name: self.values[name] for name in names})
 
 
-def map_over_runs(function: Callable, axes: Axes, num_runs: int, runs_at_once: int) -> Callable:
-    """Map a function over the run axis, vectorized or sequentially.
+def map_over_runs(function: Callable, axes: Axes, num_runs: int) -> Callable:
+    """Vectorize a function over the run axis.
 
     A single run is not vectorized: inside the function, its arrays have no run axis.
 
@@ -87,15 +89,12 @@ def map_over_runs(function: Callable, axes: Axes, num_runs: int, runs_at_once: i
         function: A function of one run's arguments.
         axes: 0 for each argument with a run axis, None for one that all runs share.
         num_runs: The number of runs.
-        runs_at_once: 1: sequential.
 
     Returns:
         A function from arguments [runs, ...] to results [runs, ...].
     """
     function = without_dtype_warnings(function)
-    if num_runs == 1:
-        return _without_run_axis(function, axes)
-    return _map_sequentially(function, axes) if runs_at_once == 1 else jax.vmap(function, axes)
+    return _without_run_axis(function, axes) if num_runs == 1 else jax.vmap(function, axes)
 
 
 def without_dtype_warnings(function: Callable) -> Callable:
@@ -119,15 +118,65 @@ def _without_run_axis(function: Callable, axes: Axes) -> Callable:
     return single
 
 
-def _map_sequentially(function: Callable, axes: Axes) -> Callable:
-    """The results of jax.vmap, computed by a loop."""
+def one_run(values: PyTree) -> PyTree:
+    """The first run of arrays, or its shapes; the run axis has length 1."""
 
-    def mapped(*arguments: PyTree) -> PyTree:
-        run_arguments = {i: value for i, (value, axis) in enumerate(zip(arguments, axes, strict=True)) if axis == 0}
+    def cut(x: Array | jax.ShapeDtypeStruct) -> Array | jax.ShapeDtypeStruct:
+        if isinstance(x, jax.Array):
+            return _take_run(x, 0)
+        return jax.ShapeDtypeStruct((1, *x.shape[1:]), x.dtype, sharding=getattr(x, "sharding", None))
 
-        def call(own: dict[int, PyTree]) -> PyTree:
-            return function(*(own.get(i, argument) for i, argument in enumerate(arguments)))
+    return jax.tree.map(cut, values)
 
-        return jax.lax.map(call, run_arguments)
 
-    return mapped
+def shapes_of_runs(values: PyTree, num_runs: int) -> PyTree:
+    """The shapes of several runs, given those of any number of them."""
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct((num_runs, *x.shape[1:]), x.dtype), values)
+
+
+@jax.jit
+def _take_run(values: PyTree, run: int) -> PyTree:
+    return jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, run, 1), values)
+
+
+@jax.jit
+def _concatenate_runs(runs: Sequence[PyTree]) -> PyTree:
+    return jax.tree.map(lambda *parts: jnp.concatenate(parts), *runs)
+
+
+class RunLoop:
+    """A program of one run as a program of several runs, which are computed one after another.
+
+    The compiled program does not depend on the number of runs, and a run has the same bits beside any others.
+    """
+
+    def __init__(self, compiled: Compiled, axes: Axes, num_runs: int):
+        """
+        Args:
+            compiled: The program of one run; arguments and results have a run axis of length 1.
+            axes: 0 for each argument with a run axis, None for one that all runs share.
+            num_runs: The number of runs.
+        """
+        self._compiled, self._axes, self._num_runs = compiled, axes, num_runs
+
+    def __call__(self, *arguments: PyTree) -> PyTree:
+        own = {i: argument for i, (argument, axis) in enumerate(zip(arguments, self._axes, strict=True)) if axis == 0}
+        results = []
+        for run in range(self._num_runs):
+            of_run = _take_run(own, run)
+            results.append(self._compiled(*(of_run.get(i, argument) for i, argument in enumerate(arguments))))
+        return _concatenate_runs(results)
+
+    def memory_analysis(self) -> SimpleNamespace:
+        """The bytes of `Compiled.memory_analysis` that `cost.temporary_bytes` reads."""
+        memory: Any = self._compiled.memory_analysis()
+        results = self._num_runs * memory.output_size_in_bytes
+        return SimpleNamespace(
+            temp_size_in_bytes=max(memory.temp_size_in_bytes, results),  # the results are copied once
+            output_size_in_bytes=results,
+            alias_size_in_bytes=0,
+        )
+
+
+Executable = Compiled | RunLoop
+"""A compiled program of all runs."""
