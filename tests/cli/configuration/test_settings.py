@@ -30,6 +30,13 @@ def test_a_start_builds_the_algorithm_once(monkeypatch):
         build.build_sweep([chosen, worse])
 
 
+def test_numbers_that_a_study_searches_are_arguments_of_the_program():
+    chosen, _ = complete(algorithm={"name": "fedprox", "mu": 0.5, "learning_rate": 0.1, "momentum": 0.0})
+    assert build.build_sweep([chosen]).values == {"learning_rate": [0.1], "mu": [0.5]}
+    heavy = chosen | {"algorithm": chosen["algorithm"] | {"momentum": 0.9}}
+    assert sorted(build.build_sweep([chosen, heavy]).values) == ["learning_rate", "momentum", "mu"]
+
+
 def test_an_empty_config_gives_the_default_of_every_option():
     chosen, notes = complete()
     assert notes == []

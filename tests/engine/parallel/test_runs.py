@@ -5,6 +5,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Annotated, get_origin
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,8 +16,11 @@ from fedjax_het.algorithms import ALGORITHMS
 from fedjax_het.client.optimizers import torch_sgd
 from fedjax_het.diagnostics import DIAGNOSTICS
 from fedjax_het.engine import Simulation, Sweep, chunked, flatten_evaluation, sharded, vmapped
+from fedjax_het.engine.execution.cost import temporary_bytes
 from fedjax_het.engine.execution.run_spec import RunSpec
 from fedjax_het.engine.execution.trace import trace_round
+from fedjax_het.engine.parallel.compilation import Program
+from fedjax_het.engine.parallel.runs import map_over_runs
 from fedjax_het.engine.round import participation
 from fedjax_het.errors import InputError
 from fedjax_het.validation import constraints
@@ -109,12 +113,25 @@ def test_a_vmapped_sweep_as_on_accelerators_equals_runs_alone(monkeypatch, name,
 
 
 @pytest.mark.slow
-def test_several_seeds_equal_runs_of_one_seed():
-    together = train(build(algorithm("fedavg"), seed=(3, 8)))
+@pytest.mark.parametrize("layout", [vmapped, sharded(2, 1)], ids=str)
+def test_on_cpus_several_seeds_have_the_bits_of_runs_of_one_seed(layout):
+    together = train(build(algorithm("scaffold"), seed=(3, 8), layout=layout))
     for i, seed in enumerate((3, 8)):
-        alone = train(build(algorithm("fedavg"), seed=seed))
+        alone = train(build(algorithm("scaffold"), seed=seed, layout=layout))
         for name, values in alone.items():
-            np.testing.assert_allclose(together[name][i : i + 1], values, rtol=2e-5, atol=2e-6, err_msg=name)
+            np.testing.assert_array_equal(together[name][i : i + 1], values, err_msg=name)
+
+
+def test_a_loop_over_runs_is_a_vectorized_program():
+    def scale(values, shared):
+        return {"scaled": shared * values, "sum": values.sum()}
+
+    arguments = jnp.arange(6.0).reshape(3, 2), jnp.arange(2.0)
+    mapped = jax.jit(map_over_runs(scale, (0, None), 1))
+    loop = Program("", mapped, arguments, (0, None), 3).begin_compilation().result()
+    chex.assert_trees_all_equal(loop(*arguments), jax.vmap(scale, (0, None))(*arguments))
+    one = Program("", mapped, (arguments[0][:1], arguments[1])).begin_compilation().result()
+    assert temporary_bytes(loop) == 2 * 3 * temporary_bytes(one)  # the results, and their parts while they are joined
 
 
 @pytest.mark.slow
