@@ -3,7 +3,7 @@
 python -m experiments.papers baselines --what=fashion_mnist --scale=cpu --data=fashion_mnist.npz
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 from fedjax_het import participation
 from fedjax_het.algorithms import ALGORITHMS, FAMILIES
@@ -40,14 +40,6 @@ SELECTIONS: Mapping[str, Settings] = {
     for rule in participation.SELECTIONS
 }
 """{row: FedAvg with equal weights and a selection of clients by what they report}."""
-NOT_RUN: Mapping[str, Sequence[str]] = {
-    "fashion_mnist": (),
-    "cifar10": (
-        *(algorithm.__name__ for algorithm in FAMILIES["Distillation"]),
-        *("fedrod", "feddbe", "fedas", "fedcp", "gpfl", "heurfedamp", "fedcac", "fedfomo", "pfedfda", "knnper"),
-    ),
-}
-"""{data set: rows that are compared, and whose results are not in its table yet}."""
 _PUBLIC: Settings = {"data.public.name": "held_out", "data.public.fraction": "0.1"}
 NEEDED: Mapping[str, Settings] = {
     "fedrep": {"algorithm.head_epochs": "1"},
@@ -102,7 +94,6 @@ def make_experiment(dataset: str, title: str, network: str) -> Experiment:
     sizes = {"data.num_clients": "20", "cohort_size": "2", "rounds": "16"}  # for the defaults of SELECTIONS
     smoke = {**_EQUAL_BUDGET, **_HELD_OUT, **sizes, "num_seeds": "1"}
     data = {dataset: f"{title}'s .npz file"}
-    missing = ", ".join(f"`{name}`" for name in NOT_RUN[dataset])
     return Experiment(
         title=f"{title} among 100 clients, ten a round: accuracy in % (in brackets the learning rate)",
         rows={**select_rows(name for name in ALGORITHMS if name not in LEFT_OUT), **SELECTIONS},
@@ -120,7 +111,6 @@ def make_experiment(dataset: str, title: str, network: str) -> Experiment:
             _CHOICE,
             "Mean and standard deviation over three seeds of one partition, in which all clients have equally many "
             "examples. A client without a model of its own is scored by the server's.",
-            *([f"Results of {missing} are not available yet."] if missing else []),
             *(f"`{name}` is left out: {reason}." for name, reason in LEFT_OUT.items()),
         ),
     )
