@@ -139,9 +139,14 @@ def _take_run(values: PyTree, run: int) -> PyTree:
     return jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, run, 1), values)
 
 
-@jax.jit
-def _concatenate_runs(runs: Sequence[PyTree]) -> PyTree:
-    return jax.tree.map(lambda *parts: jnp.concatenate(parts), *runs)
+@partial(jax.jit, static_argnums=1)
+def _repeat_run(first: PyTree, num_runs: int) -> PyTree:
+    return jax.tree.map(lambda x: jnp.broadcast_to(x, (num_runs, *x.shape[1:])), first)
+
+
+@partial(jax.jit, donate_argnums=0)
+def _put_run(values: PyTree, own: PyTree, run: int) -> PyTree:
+    return jax.tree.map(lambda x, y: jax.lax.dynamic_update_slice_in_dim(x, y, run, 0), values, own)
 
 
 class RunLoop:
@@ -161,19 +166,19 @@ class RunLoop:
 
     def __call__(self, *arguments: PyTree) -> PyTree:
         own = {i: argument for i, (argument, axis) in enumerate(zip(arguments, self._axes, strict=True)) if axis == 0}
-        results = []
+        results = None
         for run in range(self._num_runs):
             of_run = _take_run(own, run)
-            results.append(self._compiled(*(of_run.get(i, argument) for i, argument in enumerate(arguments))))
-        return _concatenate_runs(results)
+            result = self._compiled(*(of_run.get(i, argument) for i, argument in enumerate(arguments)))
+            results = _put_run(results, result, run) if run else _repeat_run(result, self._num_runs)
+        return results
 
     def memory_analysis(self) -> SimpleNamespace:
         """The bytes of `Compiled.memory_analysis` that `cost.temporary_bytes` reads."""
         memory: Any = self._compiled.memory_analysis()
-        results = self._num_runs * memory.output_size_in_bytes
         return SimpleNamespace(
-            temp_size_in_bytes=max(memory.temp_size_in_bytes, results),  # the results are copied once
-            output_size_in_bytes=results,
+            temp_size_in_bytes=memory.temp_size_in_bytes + memory.output_size_in_bytes,  # those of one run
+            output_size_in_bytes=self._num_runs * memory.output_size_in_bytes,
             alias_size_in_bytes=0,
         )
 

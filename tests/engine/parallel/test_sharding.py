@@ -41,7 +41,8 @@ def test_each_device_holds_its_share_of_the_client_states(num_seeds):
     few, many = (peak_models_per_device(num_clients, num_seeds) for num_clients in (8, 40))
     added = num_seeds * (40 - 8) / 4
     assert many[0] - few[0] == pytest.approx(added, abs=1)
-    assert many[1] - few[1] == pytest.approx(added, abs=1)
+    joined = (40 - 8) / 4 if num_seeds > 1 else 0  # on CPUs, one run beside all of them
+    assert many[1] - few[1] == pytest.approx(added + joined, abs=1)
 
 
 @pytest.mark.parametrize("layout", QUICK, ids=str)
