@@ -125,18 +125,18 @@ def main(argv: Sequence[str]) -> int:
     overrides |= {"rounds": str(flags.rounds), "evaluate_every": str(flags.rounds)}
     given = "network", "methods", "trials", "seeds", "rounds"
     record: dict[str, Any] = {name: getattr(flags, name) for name in given}
-    for name, measure in {"fedjax_het": time_ours, "torch": time_torch}.items():
-        with tempfile.TemporaryDirectory() as folder:
-            copy = Path(folder, "data.npz")
-            with np.load(flags.data) as arrays:
-                np.savez(copy, allow_pickle=False, **arrays)
-            overrides["data.path"] = str(copy)
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder, "data.npz")
+        with np.load(flags.data) as arrays:
+            np.savez(copy, allow_pickle=False, **arrays)
+        overrides["data.path"] = str(copy)
+        for name, measure in {"fedjax_het": time_ours, "torch": time_torch}.items():
             try:
                 record[name] = measure(flags, overrides, Path(folder))
             except subprocess.CalledProcessError as error:
                 print(f"error: {name} ended with status {error.returncode}", file=sys.stderr)
                 return 1
-        print(f"{name}: {record[name]:.1f} s", flush=True)
+            print(f"{name}: {record[name]:.1f} s", flush=True)
     print(f"PyTorch takes {record['torch'] / record['fedjax_het']:.2f} times as long")
     if flags.json:
         json_files.write(flags.json, json_files.to_json(record, indent=1) + "\n")
