@@ -25,6 +25,7 @@ from fedjax_het.cli.configuration.command_line import with_exit_status
 from fedjax_het.cli.distributed import layouts
 from fedjax_het.cli.runs import json_files
 from fedjax_het.data import Federation
+from fedjax_het.errors import InputError
 
 from .peers.process import make_environment
 from .rounds import check_json_path
@@ -54,6 +55,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--python", default=sys.executable, help="the interpreter with PyTorch")
     parser.add_argument("--json", type=Path, help="write the record to this file")
     flags = parser.parse_args(argv)
+    if not flags.data.is_file():
+        raise InputError(f"--data={flags.data}: there is no such file. Give the path of fashion_mnist.npz.")
     if flags.json is not None:
         check_json_path(flags.json)
     return flags
