@@ -91,9 +91,10 @@ class RunSpec:
         """The number of runs trained at the same time.
 
         On a CPU, runs are sequential: batched products are not faster there, and runs with different seeds, whose
-        clients take different numbers of steps, would wait for each other.
+        clients take different numbers of steps, would wait for each other. Several processes cannot cut their arrays on
+        the host, and train all runs at once.
         """
-        return 1 if target_platform() == "cpu" else self.num_runs
+        return 1 if target_platform() == "cpu" and jax.process_count() == 1 else self.num_runs
 
     @property
     def num_calls(self) -> int:

@@ -1,5 +1,6 @@
 """Sweeps: runs with several seeds and hyperparameter values as an array axis of one program."""
 
+import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial, wraps
@@ -13,7 +14,7 @@ from jax.stages import Compiled
 
 from fedjax_het.algorithm import Algorithm
 from fedjax_het.errors import InputError, shorten
-from fedjax_het.types import Array, PyTree
+from fedjax_het.types import Array, HostArray, PyTree
 
 Axes = tuple[int | None, ...]
 """0 for an argument with a run axis, None for one that all runs share."""
@@ -139,20 +140,11 @@ def _take_run(values: PyTree, run: int) -> PyTree:
     return jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, run, 1), values)
 
 
-@partial(jax.jit, static_argnums=1)
-def _repeat_run(first: PyTree, num_runs: int) -> PyTree:
-    return jax.tree.map(lambda x: jnp.broadcast_to(x, (num_runs, *x.shape[1:])), first)
-
-
-@partial(jax.jit, donate_argnums=0)
-def _put_run(values: PyTree, own: PyTree, run: int) -> PyTree:
-    return jax.tree.map(lambda x, y: jax.lax.dynamic_update_slice_in_dim(x, y, run, 0), values, own)
-
-
 class RunLoop:
-    """A program of one run as a program of several runs, which are computed one after another.
+    """A program of one run as a program of several runs on CPUs, which are computed one after another.
 
-    The compiled program does not depend on the number of runs, and a run has the same bits beside any others.
+    The compiled program does not depend on the number of runs, and a run has the same bits beside any others. Runs are
+    cut and joined in NumPy, where nothing is compiled and a call takes half as long.
     """
 
     def __init__(self, compiled: Compiled, axes: Axes, num_runs: int):
@@ -165,13 +157,17 @@ class RunLoop:
         self._compiled, self._axes, self._num_runs = compiled, axes, num_runs
 
     def __call__(self, *arguments: PyTree) -> PyTree:
-        own = {i: argument for i, (argument, axis) in enumerate(zip(arguments, self._axes, strict=True)) if axis == 0}
-        results = None
+        pairs = list(zip(arguments, self._axes, strict=True))
+        on_host = [jax.tree.map(_to_host, argument) if axis == 0 else argument for argument, axis in pairs]
+        joined = result = None
         for run in range(self._num_runs):
-            of_run = _take_run(own, run)
-            result = self._compiled(*(of_run.get(i, argument) for i, argument in enumerate(arguments)))
-            results = _put_run(results, result, run) if run else _repeat_run(result, self._num_runs)
-        return results
+            own = (_cut_run(x, run) if axis == 0 else x for x, axis in zip(on_host, self._axes, strict=True))
+            result = self._compiled(*own)
+            if joined is None:
+                joined = jax.tree.map(lambda x: _allocate((self._num_runs, *x.shape[1:]), x.dtype), result)
+            for runs, leaf in zip(jax.tree.leaves(joined), jax.tree.leaves(result), strict=True):
+                runs[run] = np.asarray(leaf)[0]
+        return jax.device_put(joined, jax.tree.map(lambda x: x.sharding, result))
 
     def memory_analysis(self) -> SimpleNamespace:
         """The bytes of `Compiled.memory_analysis` that `cost.temporary_bytes` reads."""
@@ -185,3 +181,21 @@ class RunLoop:
 
 Executable = Compiled | RunLoop
 """A compiled program of all runs."""
+
+
+def _to_host(values: HostArray) -> HostArray:
+    """A view on the host; keys and weakly typed numbers have none, and stay on the device."""
+    is_plain = isinstance(values, np.ndarray) or not getattr(values, "weak_type", True)
+    return np.asarray(values) if is_plain else values
+
+
+def _cut_run(values: PyTree, run: int) -> PyTree:
+    return jax.tree.map(lambda x: x[run : run + 1] if isinstance(x, np.ndarray) else _take_run(x, run), values)
+
+
+def _allocate(shape: tuple[int, ...], dtype: np.dtype) -> HostArray:
+    """An array without values at a multiple of 64 bytes, which JAX shares instead of copying."""
+    size = math.prod(shape) * dtype.itemsize
+    memory = np.empty(size + 64, np.uint8)
+    start = -memory.ctypes.data % 64
+    return memory[start : start + size].view(dtype).reshape(shape)

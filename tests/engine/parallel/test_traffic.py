@@ -76,7 +76,7 @@ def test_an_evaluation_sends_models_of_clients_once_or_twice(name, gathered):
     traced = simulate(name, 16).executor.traced
     programs, state = Evaluator(RunPrograms(traced)).programs(), traced.shapes.state
     personal = tree.num_bytes(state.clients.personal) / 16
-    text = "\n".join(program.compile().as_text() for program, _ in programs.values())
+    text = "\n".join(program.begin_compilation().result().as_text() for program, _ in programs.values())
     found = traffic(text, tree.num_bytes(state.server.shared) + personal)
     assert found["all-gather"] == pytest.approx(gathered, rel=0.1, abs=0.1)
     assert found["all-to-all"] == pytest.approx(COHORT + gathered, rel=0.1)
