@@ -31,11 +31,10 @@ def share_cores(num_shares: int) -> list[list[int]]:
     return [cores[i::num_shares] for i in range(num_shares)]
 
 
-def restrict_to_cores(pid: int, cores: Sequence[int]) -> None:
-    """Restrict a process that has just started to some cores, where the system can."""
+def restrict_to_cores(cores: Sequence[int]) -> None:
+    """Restrict this process to some cores, where the system can, before JAX initializes its devices."""
     if hasattr(os, "sched_setaffinity"):
-        with suppress(ProcessLookupError):  # it has ended
-            os.sched_setaffinity(pid, cores)
+        os.sched_setaffinity(0, cores)
 
 
 def cores_per_process(processes: Processes) -> int:

@@ -1,11 +1,9 @@
-"""Training of several runs in one program: python -m fedjax_het.cli.sweep.batched RUNS.json
+"""Training of several runs in one program.
 
 RUNS.json: [{"config": a file, "set": {"algorithm.lam": "0.1"}, "workdir": a directory}, ...]; the runs differ only in
 seeds and real numbers of the algorithm. Each writes the directory that `fedjax-het train` would write, but no pictures.
-`fedjax-het compare` writes the file and starts this module. Exit status: as `fedjax-het train`.
 """
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -33,11 +31,7 @@ def read_runs(path: Path) -> list[Run]:
 
 @with_exit_status()
 def main(argv: Sequence[str]) -> int:
-    """Run the command; return the exit status."""
+    """Train the runs of a file; return the exit status, as of `fedjax-het train`."""
     runs = read_runs(Path(*argv))
     train_together(runs, runs[0].directory.read(RESOLVED) or {})
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -1,8 +1,6 @@
-"""Training of the runs of a grid in subprocesses, several of them in one program and several programs at a time."""
+"""Training of the runs of a grid in other processes, several of them in one program and several programs at a time."""
 
-import contextlib
 import re
-import subprocess
 import threading
 import time
 from argparse import ArgumentParser, Namespace
@@ -13,11 +11,11 @@ from queue import SimpleQueue
 from typing import Any, NamedTuple
 
 from fedjax_het._internal.regular_files import open_regular, read_regular
-from fedjax_het.cli import module_command, module_environment
 from fedjax_het.cli.distributed import layouts
 from fedjax_het.cli.runs import json_files
 from fedjax_het.cli.runs.run_directory import RunDirectory
 from fedjax_het.cli.sweep.grid import GridRun, group_runs
+from fedjax_het.cli.sweep.worker import Worker
 from fedjax_het.cli.training import terminal
 from fedjax_het.errors import InputError
 
@@ -84,8 +82,8 @@ def read_parallelism(flags: Namespace) -> Parallelism:
 def run_grid(runs: Sequence[GridRun], workdir: Path, parallelism: Parallelism = Parallelism()) -> Iterator[GridResult]:
     """Train the runs that are not complete, and print one line per run.
 
-    Each program is a process, so that an error that ends one, such as a lack of memory, does not end the others. If a
-    program of several runs fails, each of them is trained by itself. Pictures of runs are not drawn.
+    Programs run in processes of their own, so that an error that ends one, such as a lack of memory, does not end the
+    others. If a program of several runs fails, each of them is trained by itself. Pictures of runs are not drawn.
 
     Args:
         runs: the runs of the grid.
@@ -129,6 +127,7 @@ def _train_runs(runs: Sequence[GridRun], workdir: Path, parallelism: Parallelism
         finally:
             trainer.is_stopped.set()
             pool.shutdown(cancel_futures=True)
+            trainer.stop()
 
 
 def _is_done(run: GridRun, workdir: Path) -> bool:
@@ -139,7 +138,7 @@ _Show = Callable[[Sequence[GridRun], int, str], None]
 
 
 class _Trainer:
-    """Training of groups of runs in subprocesses, which several threads may start at the same time."""
+    """Training of groups of runs in other processes, which several threads may start at the same time."""
 
     def __init__(self, workdir: Path, cores: Sequence[Sequence[int]], show: _Show):
         """
@@ -149,24 +148,29 @@ class _Trainer:
             show: shows the rounds that each run of a group has done, and the last line of their program.
         """
         self.workdir, self.show, self.is_stopped = workdir, show, threading.Event()
-        self._cores: SimpleQueue[Sequence[int]] = SimpleQueue()
+        self._workers: SimpleQueue[Worker] = SimpleQueue()
         for share in cores:
-            self._cores.put(share)
+            self._workers.put(Worker(share))
 
     def train(self, group: Sequence[GridRun]) -> list[GridResult]:
         """Train a group in one program; if that fails, each of its runs by itself."""
-        cores = self._cores.get()
+        worker = self._workers.get()
         try:
-            results = self._train_together(group, cores)
+            results = self._train_together(group, worker)
             if len(group) > 1:
                 failed = [result.run for result in results if not result.is_done]
                 results = [result for result in results if result.is_done]
-                results += [result for run in failed for result in self._train_together([run], cores)]
+                results += [result for run in failed for result in self._train_together([run], worker)]
             return results
         finally:
-            self._cores.put(cores)
+            self._workers.put(worker)
 
-    def _train_together(self, group: Sequence[GridRun], cores: Sequence[int]) -> list[GridResult]:
+    def stop(self) -> None:
+        """End the processes of threads that have ended."""
+        while not self._workers.empty():
+            self._workers.get().stop()
+
+    def _train_together(self, group: Sequence[GridRun], worker: Worker) -> list[GridResult]:
         start, folder = time.perf_counter(), self.workdir / group[0].name
         folder.mkdir(parents=True, exist_ok=True)
         log, runs_file = folder / LOG, folder / "together.json"
@@ -176,26 +180,24 @@ class _Trainer:
             for run, directory in zip(group, directories, strict=True)
         ]
         json_files.write(runs_file, json_files.to_json(records, indent=2) + "\n")
-        code = self._run(module_command("fedjax_het.cli.sweep.batched", str(runs_file)), log, cores, group)
+        code = self._run(worker, runs_file, log, group)
         status = ["done" if _is_done(run, self.workdir) else _find_error(log, code) for run in group]
         seconds, num_others = time.perf_counter() - start, len(group) - 1
         return [GridResult(*own, seconds, num_others) for own in zip(group, directories, status, strict=True)]
 
-    def _run(self, command: Sequence[str], log: Path, cores: Sequence[int], group: Sequence[GridRun]) -> int:
-        """Run a command with its output appended to a file, and show its rounds; return its exit status."""
+    def _run(self, worker: Worker, runs_file: Path, log: Path, group: Sequence[GridRun]) -> int:
+        """Run a program with its output appended to a file, and show its rounds; return its exit status."""
         name = group[0].name + (f" and {len(group) - 1} more" if len(group) > 1 else "")
-        with log.open("a") as file:
-            before = log.stat().st_size
-            with subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT, env=module_environment()) as running:
-                try:
-                    layouts.restrict_to_cores(running.pid, cores)
-                    while not self.is_stopped.is_set():
-                        with contextlib.suppress(subprocess.TimeoutExpired):
-                            return running.wait(_LOG_INTERVAL)
-                        self.show(group, *_read_progress(log, before, name))
-                finally:
-                    running.kill()
-        return _STOPPED
+        log.touch()
+        before, code = log.stat().st_size, None
+        worker.start(runs_file, log, layout=group[0].settings()["layout"])
+        while code is None:
+            code = worker.wait(_LOG_INTERVAL)
+            self.show(group, *_read_progress(log, before, name))
+            if self.is_stopped.is_set():
+                worker.stop()
+                return _STOPPED
+        return code
 
 
 def _read_progress(log: Path, start: int, name: str) -> tuple[int, str]:
