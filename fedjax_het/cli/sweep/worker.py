@@ -36,7 +36,7 @@ class Worker:
             log: the file of the output.
             layout: the layout of the runs.
         """
-        if layout != self._layout:
+        if self._running is not None and (layout != self._layout or not self._running[0].is_alive()):
             self.stop()
         if self._running is None:
             ours, theirs = _CONTEXT.Pipe()
