@@ -22,7 +22,8 @@ from fedjax_het.cli.runs import json_files
 from fedjax_het.cli.runs.results import RunResults
 from fedjax_het.cli.runs.tables import WRITERS, LabeledRun, Table, narrow, result_tables, to_markdown
 from fedjax_het.cli.sweep import grid, training
-from fedjax_het.cli.sweep.training import GridResult, Parallelism
+from fedjax_het.cli.sweep.training import GridResult
+from fedjax_het.cli.sweep.worker import Workers
 from fedjax_het.errors import InputError
 
 
@@ -31,7 +32,7 @@ class Command(NamedTuple):
     common: dict[str, str]
     varied: dict[str, list[str]]
     workdir: Path
-    parallelism: Parallelism
+    workers: Workers
 
 
 def parse(argv: Sequence[str]) -> Command:
@@ -81,8 +82,9 @@ def run(command: Command) -> tuple[list[GridResult], list[Table]]:
     """
     runs = grid.make_grid(command.configs, command.common, command.varied)
     grid.check_runs(runs, command.workdir)
-    results = training.run_grid(runs, command.workdir, command.parallelism)
-    results = sorted(results, key=lambda result: runs.index(result.run))
+    with command.workers as workers:
+        results = training.run_grid(runs, command.workdir, workers)
+        results = sorted(results, key=lambda result: runs.index(result.run))
     return results, write_tables(results, command.workdir)
 
 

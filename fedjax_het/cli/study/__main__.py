@@ -203,7 +203,8 @@ def main(argv: Sequence[str]) -> int:
     """Run the command; return the exit status."""
     command = parse(argv)
     print(describe_budget(command), flush=True)
-    return int(not run(command))
+    with command.workers:
+        return int(not run(command))
 
 
 if __name__ == "__main__":

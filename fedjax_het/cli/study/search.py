@@ -11,7 +11,8 @@ from fedjax_het.cli.study import selection, trials
 from fedjax_het.cli.study.trials import Trial
 from fedjax_het.cli.sweep import grid, training
 from fedjax_het.cli.sweep.grid import GridRun
-from fedjax_het.cli.sweep.training import GridResult, Parallelism
+from fedjax_het.cli.sweep.training import GridResult
+from fedjax_het.cli.sweep.worker import Workers
 
 TRIALS, REFITS = "trials", "refits"
 """The folders of a study's runs."""
@@ -28,7 +29,7 @@ class Command(NamedTuple):
     trials: Mapping[str, Sequence[Trial]]  # those of each method
     has_oracle: bool
     workdir: Path
-    parallelism: Parallelism
+    workers: Workers
 
 
 class Study:
@@ -114,7 +115,7 @@ class Study:
         runs = {trial: self._make_run(trial, extra) for trial in trials}
         workdir = self.command.workdir / folder
         grid.check_runs(list(runs.values()), workdir)
-        results = training.run_grid(list(runs.values()), workdir, self.command.parallelism)
+        results = training.run_grid(list(runs.values()), workdir, self.command.workers)
         finished = {result.run.name: result for result in results if result.is_done}
         self.is_whole &= len(finished) == len(runs)
         return {trial: finished[run.name] for trial, run in runs.items() if run.name in finished}

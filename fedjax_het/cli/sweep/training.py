@@ -1,5 +1,6 @@
 """Training of the runs of a grid in other processes, several of them in one program and several programs at a time."""
 
+import contextlib
 import re
 import threading
 import time
@@ -7,7 +8,6 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
-from queue import SimpleQueue
 from typing import Any, NamedTuple
 
 from fedjax_het._internal.regular_files import open_regular, read_regular
@@ -15,7 +15,7 @@ from fedjax_het.cli.distributed import layouts
 from fedjax_het.cli.runs import json_files
 from fedjax_het.cli.runs.run_directory import RunDirectory
 from fedjax_het.cli.sweep.grid import GridRun, group_runs
-from fedjax_het.cli.sweep.worker import Worker
+from fedjax_het.cli.sweep.worker import Worker, Workers
 from fedjax_het.cli.training import terminal
 from fedjax_het.errors import InputError
 
@@ -43,15 +43,8 @@ class GridResult(NamedTuple):
         return {"cell": run.name, "config": str(run.config), "set": run.overrides, "status": self.status}
 
 
-class Parallelism(NamedTuple):
-    """How many runs are trained at the same time."""
-
-    together: int = 8  # in one program; their memory adds up
-    jobs: int = 1  # programs side by side
-
-
 def add_parallelism_flags(parser: ArgumentParser) -> None:
-    defaults = Parallelism()
+    defaults = Workers()
     parser.add_argument(
         "--together",
         type=int,
@@ -69,17 +62,17 @@ def add_parallelism_flags(parser: ArgumentParser) -> None:
     )
 
 
-def read_parallelism(flags: Namespace) -> Parallelism:
+def read_parallelism(flags: Namespace) -> Workers:
     """Raises InputError for numbers that are not possible."""
-    chosen, cores = Parallelism(flags.together, flags.jobs), layouts.count_cores()
-    if chosen.together < 1:
-        raise InputError(f"--together={chosen.together}: must be at least 1, which trains each run by itself.")
-    if not 1 <= chosen.jobs <= cores:
-        raise InputError(f"--jobs={chosen.jobs}: must be from 1 to {cores}, the number of cores.")
-    return chosen
+    cores = layouts.count_cores()
+    if flags.together < 1:
+        raise InputError(f"--together={flags.together}: must be at least 1, which trains each run by itself.")
+    if not 1 <= flags.jobs <= cores:
+        raise InputError(f"--jobs={flags.jobs}: must be from 1 to {cores}, the number of cores.")
+    return Workers(flags.together, flags.jobs)
 
 
-def run_grid(runs: Sequence[GridRun], workdir: Path, parallelism: Parallelism = Parallelism()) -> Iterator[GridResult]:
+def run_grid(runs: Sequence[GridRun], workdir: Path, workers: Workers | None = None) -> Iterator[GridResult]:
     """Train the runs that are not complete, and print one line per run.
 
     Programs run in processes of their own, so that an error that ends one, such as a lack of memory, does not end the
@@ -88,19 +81,20 @@ def run_grid(runs: Sequence[GridRun], workdir: Path, parallelism: Parallelism = 
     Args:
         runs: the runs of the grid.
         workdir: the parent of their directories.
-        parallelism: the number of runs at the same time.
+        workers: the processes that train; None: new ones, which end with this grid.
 
     Yields:
         The results as they are done, complete runs first.
     """
-    for number, result in enumerate(_train_runs(runs, workdir, parallelism), 1):
-        seconds = f", {result.seconds:.0f} s" if result.seconds else ""
-        others = f" together with {result.num_others} more" if result.num_others else ""
-        print(f"[{number}/{len(runs)}] {result.run.name}: {result.status}{seconds}{others}", flush=True)
-        yield result
+    with contextlib.nullcontext(workers) if workers else Workers() as present:
+        for number, result in enumerate(_train_runs(runs, workdir, present), 1):
+            seconds = f", {result.seconds:.0f} s" if result.seconds else ""
+            others = f" together with {result.num_others} more" if result.num_others else ""
+            print(f"[{number}/{len(runs)}] {result.run.name}: {result.status}{seconds}{others}", flush=True)
+            yield result
 
 
-def _train_runs(runs: Sequence[GridRun], workdir: Path, parallelism: Parallelism) -> Iterator[GridResult]:
+def _train_runs(runs: Sequence[GridRun], workdir: Path, workers: Workers) -> Iterator[GridResult]:
     incomplete = []
     for run in runs:
         if _is_done(run, workdir):
@@ -108,17 +102,17 @@ def _train_runs(runs: Sequence[GridRun], workdir: Path, parallelism: Parallelism
         else:
             incomplete.append(run)
     num_rounds = {run.name: run.settings()["rounds"] for run in incomplete}
-    groups, done = group_runs(incomplete, parallelism.together), dict.fromkeys(num_rounds, 0)
+    groups, done = group_runs(incomplete, workers.together), dict.fromkeys(num_rounds, 0)
     with (
         terminal.show_progress(0, sum(num_rounds.values()), interval=30) as progress,
-        ThreadPoolExecutor(parallelism.jobs) as pool,
+        ThreadPoolExecutor(workers.jobs) as pool,
     ):
 
         def show(group: Sequence[GridRun], rounds: int, text: str) -> None:
             done.update(dict.fromkeys([run.name for run in group], rounds))
             progress.show(sum(done.values()), text)
 
-        trainer = _Trainer(workdir, layouts.share_cores(parallelism.jobs), show)
+        trainer = _Trainer(workdir, workers, show)
         futures = [pool.submit(trainer.train, group) for group in groups]
         try:
             for future in as_completed(futures):
@@ -127,7 +121,6 @@ def _train_runs(runs: Sequence[GridRun], workdir: Path, parallelism: Parallelism
         finally:
             trainer.is_stopped.set()
             pool.shutdown(cancel_futures=True)
-            trainer.stop()
 
 
 def _is_done(run: GridRun, workdir: Path) -> bool:
@@ -140,35 +133,24 @@ _Show = Callable[[Sequence[GridRun], int, str], None]
 class _Trainer:
     """Training of groups of runs in other processes, which several threads may start at the same time."""
 
-    def __init__(self, workdir: Path, cores: Sequence[Sequence[int]], show: _Show):
+    def __init__(self, workdir: Path, workers: Workers, show: _Show):
         """
         Args:
             workdir: the parent of the directories of runs.
-            cores: those of each thread.
+            workers: the processes, one for each thread.
             show: shows the rounds that each run of a group has done, and the last line of their program.
         """
-        self.workdir, self.show, self.is_stopped = workdir, show, threading.Event()
-        self._workers: SimpleQueue[Worker] = SimpleQueue()
-        for share in cores:
-            self._workers.put(Worker(share))
+        self.workdir, self.workers, self.show, self.is_stopped = workdir, workers, show, threading.Event()
 
     def train(self, group: Sequence[GridRun]) -> list[GridResult]:
         """Train a group in one program; if that fails, each of its runs by itself."""
-        worker = self._workers.get()
-        try:
+        with self.workers.take() as worker:
             results = self._train_together(group, worker)
             if len(group) > 1:
                 failed = [result.run for result in results if not result.is_done]
                 results = [result for result in results if result.is_done]
                 results += [result for run in failed for result in self._train_together([run], worker)]
             return results
-        finally:
-            self._workers.put(worker)
-
-    def stop(self) -> None:
-        """End the processes of threads that have ended."""
-        while not self._workers.empty():
-            self._workers.get().stop()
 
     def _train_together(self, group: Sequence[GridRun], worker: Worker) -> list[GridResult]:
         start, folder = time.perf_counter(), self.workdir / group[0].name

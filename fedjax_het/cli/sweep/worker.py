@@ -5,11 +5,14 @@ import os
 import sys
 import traceback
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from queue import SimpleQueue
+from typing import Self
 
 from fedjax_het.cli.distributed import layouts
 from fedjax_het.cli.sweep import batched
@@ -69,6 +72,40 @@ class Worker:
             process.join()
             connection.close()
             self._running = None
+
+
+class Workers:
+    """The processes that train the groups of grids, until the context ends.
+
+    Attributes:
+        together: the largest number of runs in one program; their memory adds up.
+        jobs: the number of programs side by side, each on its share of the cores.
+    """
+
+    def __init__(self, together: int = 8, jobs: int = 1):
+        """Start nothing yet."""
+        self.together, self.jobs = together, jobs
+        self._idle: SimpleQueue[Worker] = SimpleQueue()
+        for cores in layouts.share_cores(jobs):
+            self._idle.put(Worker(cores))
+
+    @contextmanager
+    def take(self) -> Iterator[Worker]:
+        """Wait for one that no other thread has taken, and use it in this context."""
+        worker = self._idle.get()
+        try:
+            yield worker
+        finally:
+            self._idle.put(worker)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        """End the processes."""
+        for _ in range(self.jobs):
+            with self.take() as worker:
+                worker.stop()
 
 
 def _serve(connection: Connection, cores: Sequence[int]) -> None:
