@@ -96,7 +96,7 @@ def tilts(case: Case):
     }
     for name, rule in rules.items():
         losses = losses_at(case, np.stack([case["w0"], *case[f"w{name}"][:-1]]), cohorts)
-        if not name:
+        if name == "_released":
             yield case.compare("losses", losses)
         state, weights, states = rule.init({}, len(case["h"])), [], []
         for row, ids in zip(losses, cohorts, strict=True):

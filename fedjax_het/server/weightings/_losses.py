@@ -59,7 +59,8 @@ def released_tilt(t: Finite = 0.1) -> Weighting:
 
         e_i = exp(t (F_i - max_j F_j)),   z <- z/2 + mean_j e_j / 2, from 0,   q_i = e_i / (m^2 z),   m clients present
 
-    z mixes exponentials relative to different maxima, and the first sum is 2/m.
+    z mixes exponentials relative to different maxima, and the first sum is 2/m. With t < 0, exponentials of losses far
+    apart overflow.
     Reads: reports["loss"] (F_i). State: z.
 
     Args:
@@ -70,9 +71,9 @@ def released_tilt(t: Finite = 0.1) -> Weighting:
     """
 
     def update(estimate: Array, view: ServerView) -> tuple[Array, Array]:
-        exponents = jnp.where(view.is_present, t * view.uploads.reports["loss"], -jnp.inf)
-        largest, num = jnp.max(exponents), jnp.sum(view.is_present)
-        factors = jnp.exp(exponents - jnp.where(jnp.isfinite(largest), largest, 0))
+        losses, num = view.uploads.reports["loss"], jnp.sum(view.is_present)
+        largest = jnp.max(losses, where=view.is_present, initial=-jnp.inf)
+        factors = jnp.where(view.is_present, jnp.exp(t * jnp.where(view.is_present, losses - largest, 0)), 0)
         estimate = (estimate + jnp.sum(factors) / jnp.maximum(num, 1)) / 2
         return factors / tree.positive_or_one(num**2 * estimate), estimate.astype(float)
 
