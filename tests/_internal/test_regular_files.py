@@ -9,7 +9,7 @@ from fedjax_het._internal.number_table import read_number_table
 from fedjax_het._internal.regular_files import open_regular, read_regular
 from fedjax_het.cli.configuration import config_files
 from fedjax_het.cli.runs.run_files import DamagedFileError, read_json, read_lines
-from fedjax_het.cli.sweep import batched, training
+from fedjax_het.cli.sweep import training, worker
 from fedjax_het.engine.storage import checksums
 from fedjax_het.errors import InputError
 from fedjax_het.models import read_state_dict
@@ -45,7 +45,7 @@ def test_traces_speeds_and_records_are_regular_files(irregular):
 
 def test_logs_and_lists_of_a_grid_are_regular_files(irregular):
     with pytest.raises(DamagedFileError, match="not a regular file"):
-        batched.read_runs(irregular("together.json"))
+        worker.read_runs(irregular("together.json"))
     with pytest.raises(OSError, match="not a regular file"):
         training._read_progress(irregular("train.log"), 0, "run")
 

@@ -53,7 +53,6 @@ class ContenderInfo(NamedTuple):
 _TORCH = "pip install torch peft"
 PEERS: Mapping[str, ContenderInfo] = MappingProxyType(
     {
-        "torch_plain": ContenderInfo("PyTorch, plain loop (DataLoader, deepcopy)", "torch_plain", ("torch",), _TORCH),
         "torch_lean": ContenderInfo("PyTorch, lean loop (channels last)", "torch_lean", ("torch",), _TORCH),
         "torch_graph": ContenderInfo("PyTorch, lean loop as a CUDA graph", "torch_graph", ("torch",), _TORCH),
         "torch_processes": ContenderInfo(

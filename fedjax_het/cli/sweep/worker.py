@@ -1,4 +1,9 @@
-"""Processes that train groups of runs one after another, which share the imports of a process."""
+"""Processes that train groups of runs one after another, each group in one program.
+
+A group is a file, [{"config": a file, "set": {"algorithm.lam": "0.1"}, "workdir": a directory}, ...]. Its runs differ
+only in seeds and real numbers of the algorithm. Each writes the directory that `fedjax-het train` would write, but no
+pictures.
+"""
 
 import gc
 import os
@@ -14,10 +19,37 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Self
 
+from fedjax_het.cli.configuration import config_files, settings
+from fedjax_het.cli.configuration.command_line import with_exit_status
 from fedjax_het.cli.distributed import layouts
-from fedjax_het.cli.sweep import batched
+from fedjax_het.cli.runs.run_directory import RunDirectory
+from fedjax_het.cli.runs.run_files import RESOLVED, read_json
+from fedjax_het.cli.train import Run, train_together
 
 _CONTEXT = get_context("spawn")  # a fork of this process would share the threads of XLA
+
+
+def read_runs(path: Path) -> list[Run]:
+    """Read RUNS.json and check each run's settings and directory.
+
+    Raises:
+        InputError: Settings cannot be read, or a directory holds another run.
+    """
+    runs = []
+    for entry in read_json(path):
+        run_settings, _ = settings.complete_settings(config_files.load_config(entry["config"]), entry["set"])
+        runs.append(Run(run_settings, RunDirectory(entry["workdir"])))
+        for note in runs[-1].directory.check(run_settings).notes:
+            print(f"note: {note}")
+    return runs
+
+
+@with_exit_status()
+def train_group(runs_file: Path) -> int:
+    """Train the runs of a file in one program; return the exit status, as of `fedjax-het train`."""
+    runs = read_runs(runs_file)
+    train_together(runs, runs[0].directory.read(RESOLVED) or {})
+    return 0
 
 
 class Worker:
@@ -35,7 +67,7 @@ class Worker:
         """Begin to train a group, with its output appended to a file.
 
         Args:
-            runs_file: see `batched.read_runs`.
+            runs_file: see `read_runs`.
             log: the file of the output.
             layout: the layout of the runs.
         """
@@ -122,7 +154,7 @@ def _serve(connection: Connection, cores: Sequence[int]) -> None:
         code = 1
         try:
             with warnings.catch_warnings():  # a warning is shown once per group
-                code = batched.main([str(runs_file)])
+                code = train_group(runs_file)
         except Exception:
             traceback.print_exc()
         sys.stdout.flush()

@@ -141,7 +141,7 @@ def measurements(tmp_path_factory):
         OURS: write_fake_python(OURS, 2.0),
         MATMUL: write_fake_python(MATMUL, 1.0),
         "torch_lean": write_fake_python("torch_lean", 1.0, 0.10001),
-        "torch_plain": write_fake_python("torch_plain", 4.0, 0.2),
+        "torch_graph": write_fake_python("torch_graph", 4.0, 0.2),
         "flower": write_fake_python("flower", crashes=True),
         "pfl_research": write_fake_python("pfl_research", said={"missing": ["pfl", "torch"]}),
         "fedjax": write_fake_python("fedjax", said={"unusable": "it needs an older one"}),
@@ -165,8 +165,8 @@ def test_peers_with_other_results_are_marked_and_not_recorded(measurements):
         measurements["torch_lean"].gap.update == pytest.approx(1e-4, rel=0.1)
         and measurements["torch_lean"].is_comparable
     )
-    assert measurements["torch_plain"].gap.norm == pytest.approx(1.0, rel=0.01)
-    assert "torch_plain (!): not comparable" in report.make_remarks(measurements, BenchmarkRules(cores=2))[0]
+    assert measurements["torch_graph"].gap.norm == pytest.approx(1.0, rel=0.01)
+    assert "torch_graph (!): not comparable" in report.make_remarks(measurements, BenchmarkRules(cores=2))[0]
     assert [record["peer"] for record in report.to_records(W3, measurements)] == ["torch_lean", OURS]
 
 
@@ -188,7 +188,7 @@ def test_the_table_is_sorted_with_ratios_to_this_package(measurements):
     rows = [
         line.replace(" (!)", "(!)").split() for line in text.splitlines() if line.strip().startswith(tuple(CONTENDERS))
     ]
-    assert [[row[0], row[4]] for row in rows] == [["torch_lean", "0.50"], [OURS, "1.00"], ["torch_plain(!)", "2.00"]]
+    assert [[row[0], row[4]] for row in rows] == [["torch_lean", "0.50"], [OURS, "1.00"], ["torch_graph(!)", "2.00"]]
     assert "1000 clients x 100 examples" in text and "69 GFLOP/s" in text
 
 
@@ -270,7 +270,7 @@ def test_the_loss_of_a_workload_is_that_of_this_packages_model(work):
 def test_pytorch_peers_compute_the_same_update(work):
     if any(importlib.util.find_spec(package) is None for package in ("torch", "peft")):
         pytest.skip("PyTorch or peft is not installed: pip install torch peft")
-    peers = ["torch_plain", "torch_lean", "torch_processes", "torch_vmap"]
+    peers = ["torch_lean", "torch_processes", "torch_vmap"]
     found = Benchmark(work, peers, BenchmarkRules(rounds=1, warmup=0, cores=2)).run()
     assert {name: found[name].crashed for name in peers} == dict.fromkeys(peers, "")
     compared = [name for name in peers if not found[name].skipped]
