@@ -82,9 +82,8 @@ def run(command: Command) -> tuple[list[GridResult], list[Table]]:
     """
     runs = grid.make_grid(command.configs, command.common, command.varied)
     grid.check_runs(runs, command.workdir)
-    with command.workers as workers:
-        results = training.run_grid(runs, command.workdir, workers)
-        results = sorted(results, key=lambda result: runs.index(result.run))
+    results = training.run_grid(runs, command.workdir, command.workers)
+    results = sorted(results, key=lambda result: runs.index(result.run))
     return results, write_tables(results, command.workdir)
 
 
@@ -111,7 +110,8 @@ def write_tables(results: Sequence[GridResult], workdir: Path) -> list[Table]:
 def main(argv: Sequence[str]) -> int:
     """Run the command; return the exit status."""
     command = parse(argv)
-    results, tables = run(command)
+    with command.workers:
+        results, tables = run(command)
     Console().print(Markdown("\n".join(to_markdown(narrow(table)) for table in tables)))
     print(f"written: {command.workdir / 'results.md'}, and in the same directory each table as .md, .tex and .csv")
     return int(not all(result.is_done for result in results))

@@ -30,7 +30,7 @@ _CONTEXT = get_context("spawn")  # a fork of this process would share the thread
 
 
 def read_runs(path: Path) -> list[Run]:
-    """Read RUNS.json and check each run's settings and directory.
+    """Read a group and check each run's settings and directory.
 
     Raises:
         InputError: Settings cannot be read, or a directory holds another run.

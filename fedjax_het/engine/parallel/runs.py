@@ -157,12 +157,11 @@ class RunLoop:
         self._compiled, self._axes, self._num_runs = compiled, axes, num_runs
 
     def __call__(self, *arguments: PyTree) -> PyTree:
-        pairs = list(zip(arguments, self._axes, strict=True))
-        on_host = [jax.tree.map(_to_host, argument) if axis == 0 else argument for argument, axis in pairs]
+        has_runs = [axis == 0 for axis in self._axes]
+        values = [jax.tree.map(_to_host, x) if own else x for x, own in zip(arguments, has_runs, strict=True)]
         joined = result = None
         for run in range(self._num_runs):
-            own = (_cut_run(x, run) if axis == 0 else x for x, axis in zip(on_host, self._axes, strict=True))
-            result = self._compiled(*own)
+            result = self._compiled(*(_cut_run(x, run) if own else x for x, own in zip(values, has_runs, strict=True)))
             if joined is None:
                 joined = jax.tree.map(lambda x: _allocate((self._num_runs, *x.shape[1:]), x.dtype), result)
             for runs, leaf in zip(jax.tree.leaves(joined), jax.tree.leaves(result), strict=True):
