@@ -10,40 +10,47 @@ import stat
 import subprocess
 import tempfile
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import jax
 import jaxlib
 
 from fedjax_het._internal import atomic
 from fedjax_het._internal.cache_folder import cache_folder, temporary_folder
+from fedjax_het._internal.target_platform import target_platform
 
 COMPILERS = ("c++", "g++", "clang++")
 FLAGS = ("-std=c++17", "-O2", "-march=native", "-shared", "-fPIC", "-w")
 ENABLE_VARIABLE = "FEDJAX_HET_NATIVE"
+_PREFIX = "fedjax_het_"  # of the names of foreign calls
 
 
 class KernelUnavailableError(Exception):
     """The native kernels cannot be compiled or loaded; the message gives the reason."""
 
 
-def register(source: Path, targets: Mapping[str, str]) -> str | None:
-    """Register the functions of a source file as targets of foreign calls on CPUs.
+def explain_missing(source: Path, symbols: tuple[str, ...]) -> str | None:
+    """Explain why the functions of a C++ file are not available; None if they are. The first call may compile them."""
+    if target_platform() != "cpu":
+        return f"it is for CPUs, and this is a {target_platform()}"
+    return _register(source, symbols)
 
-    Args:
-        source: The C++ file.
-        targets: {symbol: name of the target}.
 
-    Returns:
-        None, or the reason why the kernels are not available.
-    """
+def prepare_call(symbol: str, results: Any, **options: Any) -> Callable[..., Any]:
+    """Make a function from arrays to results of these shapes, by an available function of a C++ file."""
+    return jax.ffi.ffi_call(_PREFIX + symbol, results, **options)
+
+
+@functools.cache
+def _register(source: Path, symbols: tuple[str, ...]) -> str | None:
     try:
         compiled = load(source)
     except KernelUnavailableError as reason:
         return str(reason)
-    for symbol, target in targets.items():
-        jax.ffi.register_ffi_target(target, jax.ffi.pycapsule(getattr(compiled, symbol)), platform="cpu")
+    for symbol in symbols:
+        jax.ffi.register_ffi_target(_PREFIX + symbol, jax.ffi.pycapsule(getattr(compiled, symbol)), platform="cpu")
     return None
 
 

@@ -1,7 +1,8 @@
 """Networks for token sequences: an LSTM and a small transformer."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,9 +13,10 @@ from fedjax_het.errors import InputError
 from fedjax_het.models._attention import Attention, Block
 from fedjax_het.models._dense import add_bias
 from fedjax_het.models._model import Network, NumClasses, from_flax, scale_widths
+from fedjax_het.models._native import recurrence
 from fedjax_het.models._norms import LayerNorm
 from fedjax_het.models._tokens import Outputs, check_heads, check_tokens, take_last
-from fedjax_het.types import Array, Model
+from fedjax_het.types import Array, Model, PyTree
 from fedjax_het.validation import Count, FractionBelowOne, Positive, validate_arguments
 
 
@@ -38,21 +40,51 @@ class LSTM(nn.Module):
         recurrent = self.param("recurrent", nn.initializers.orthogonal(), (self.num_units, size))
         bias = self.param("bias", nn.initializers.zeros_init(), (size,))
         x, kernel, recurrent = nn.dtypes.promote_dtype(x, kernel, recurrent)
-        received = jnp.swapaxes(add_bias(x @ kernel, bias), 0, 1)
-        return jnp.swapaxes(_recur(received, recurrent), 0, 1)
+        if x.dtype == jnp.float32 and not recurrence.explain_missing_kernel():
+            return _recur(_NATIVE, x, kernel, recurrent, bias)
+        return jnp.swapaxes(_recur(_LOOPS, jnp.swapaxes(x, 0, 1), kernel, recurrent, bias), 0, 1)
 
 
-@jax.custom_vjp
-def _recur(received: Array, recurrent: Array) -> Array:
-    """The hidden states [length, batch, unit] of W x + b [length, batch, 4 unit] and U [unit, 4 unit].
+class _Recurrence(NamedTuple):
+    """The recurrence over all positions, and its gradient; sequences [batch, length, ...] or [length, batch, ...]."""
+
+    forward: Callable[..., Sequence[Array]]  # W x + b (4 unit), U -> h_t, h_{t-1}, open gates (4 unit), c_t
+    backward: Callable[..., Array]  # the gradient for h_t, open gates, c_t, U -> the gradient for W x + b
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _recur(way: _Recurrence, x: Array, kernel: Array, recurrent: Array, bias: Array) -> Array:
+    """The hidden states of x, W, U and b.
 
     The gradient of U is a single product over all positions; the gradient of a loop would accumulate one product per
     position.
     """
-    return _recur_forward(received, recurrent)[0]
+    return way.forward(add_bias(x @ kernel, bias), recurrent)[0]
 
 
-def _recur_forward(received: Array, recurrent: Array) -> tuple[Array, tuple[Array, ...]]:
+def _recur_forward(way: _Recurrence, *arguments: Array) -> tuple[Array, tuple[Array, ...]]:
+    x, kernel, recurrent, bias = arguments
+    hidden, *kept = way.forward(add_bias(x @ kernel, bias), recurrent)
+    return hidden, (*arguments, *kept)
+
+
+def _recur_backward(way: _Recurrence, kept: tuple[Array, ...], gradients: Array) -> tuple[Array, ...]:
+    x, kernel, recurrent, bias, previous, gates, cells = kept
+    gate_gradients = way.backward(gradients, gates, cells, recurrent)
+    rows = gate_gradients.reshape(-1, kernel.shape[1])
+
+    def sum_products(inputs: Array) -> Array:
+        transposed = lax.optimization_barrier(inputs.reshape(-1, inputs.shape[-1]).T)  # XLA may transpose all rows
+        return jnp.matmul(transposed, rows, preferred_element_type=gates.dtype).astype(kernel.dtype)
+
+    bias_gradient = jnp.sum(rows.astype(gates.dtype), 0).astype(bias.dtype)
+    return gate_gradients @ kernel.T, sum_products(x), sum_products(previous), bias_gradient
+
+
+_recur.defvjp(_recur_forward, _recur_backward)
+
+
+def _loop_forward(received: Array, recurrent: Array) -> tuple[Array, ...]:
     exact = jnp.promote_types(received.dtype, jnp.float32)
 
     def step(carry: tuple[Array, Array], received: Array) -> tuple[tuple[Array, Array], tuple[Array, ...]]:
@@ -61,21 +93,19 @@ def _recur_forward(received: Array, recurrent: Array) -> tuple[Array, tuple[Arra
         written, forgotten, candidate, shown = jnp.split(gates, 4, axis=-1)
         gates = nn.sigmoid(written), nn.sigmoid(forgotten + 1), nn.tanh(candidate), nn.sigmoid(shown)
         new_cell = gates[1] * cell + gates[0] * gates[2]
-        bounded = nn.tanh(new_cell)
-        new_hidden = (gates[3] * bounded).astype(received.dtype)
-        return (new_cell, new_hidden), (new_hidden, *gates, bounded, cell, hidden)
+        new_hidden = (gates[3] * nn.tanh(new_cell)).astype(received.dtype)
+        return (new_cell, new_hidden), (new_hidden, hidden, jnp.concatenate(gates, axis=-1), new_cell)
 
     start = jnp.zeros((received.shape[1], len(recurrent)), exact)
-    _, (outputs, *kept, hiddens) = lax.scan(step, (start, start.astype(received.dtype)), received)
-    return outputs, (*kept, hiddens, recurrent)
+    return lax.scan(step, (start, start.astype(received.dtype)), received)[1]
 
 
-def _recur_backward(kept: tuple[Array, ...], gradients: Array) -> tuple[Array, Array]:
-    *activations, hiddens, recurrent = kept
+def _loop_backward(gradients: Array, gates: Array, cells: Array, recurrent: Array) -> Array:
     transposed = lax.optimization_barrier(recurrent.T)  # on a CPU, multiplying by the transpose takes twice as long
 
     def step(carry: tuple[Array, Array], position: tuple[Array, ...]) -> tuple[tuple[Array, Array], Array]:
-        gradient, written, forgotten, candidate, shown, bounded, cell = position
+        gradient, gates, cell, bounded = position
+        written, forgotten, candidate, shown = jnp.split(gates, 4, axis=-1)
         hidden_gradient = carry[0] + gradient
         cell_gradient = carry[1] + hidden_gradient * shown * (1 - jnp.square(bounded))
         gate_gradients = (
@@ -87,13 +117,31 @@ def _recur_backward(kept: tuple[Array, ...], gradients: Array) -> tuple[Array, A
         gate_gradients = jnp.concatenate(gate_gradients, axis=-1).astype(recurrent.dtype)
         return ((gate_gradients @ transposed).astype(cell.dtype), cell_gradient * forgotten), gate_gradients
 
-    start = jnp.zeros_like(activations[0][0])
-    _, gate_gradients = lax.scan(step, (start, start), (gradients, *activations), reverse=True)
-    recurrent_gradient = jnp.einsum("lbh,lbg->hg", hiddens, gate_gradients, preferred_element_type=start.dtype)
-    return gate_gradients, recurrent_gradient.astype(recurrent.dtype)
+    start = jnp.zeros_like(cells[0])
+    previous = jnp.concatenate([start[None], cells[:-1]])
+    positions = (gradients, gates, previous, nn.tanh(cells))
+    return lax.scan(step, (start, start), positions, reverse=True)[1]
 
 
-_recur.defvjp(_recur_forward, _recur_backward)
+def _with_gradient_of(loop: Callable, native: Callable) -> Callable:
+    """A native function whose derivative is that of a loop with the first two axes of sequences in reverse order."""
+
+    def swap(values: PyTree) -> PyTree:
+        return jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1) if x.ndim == 3 else x, values)
+
+    function = jax.custom_vjp(native)
+    function.defvjp(
+        lambda *arguments: (function(*arguments), arguments),
+        lambda arguments, gradients: jax.vjp(lambda *own: swap(loop(*swap(own))), *arguments)[1](gradients),
+    )
+    return function
+
+
+_LOOPS = _Recurrence(_loop_forward, _loop_backward)
+_NATIVE = _Recurrence(
+    _with_gradient_of(_loop_forward, recurrence.run_forward),
+    _with_gradient_of(_loop_backward, recurrence.run_backward),
+)
 
 
 class RecurrentNetwork(Network):

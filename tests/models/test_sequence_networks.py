@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from flax import linen as nn
 
-from fedjax_het.models import LSTM, computed_in, lstm, transformer
+from fedjax_het.models import LSTM, _sequences, computed_in, lstm, transformer
+from fedjax_het.models._native import recurrence
 from fedjax_het.types import Context
 
 pytestmark = pytest.mark.extended
@@ -47,6 +48,75 @@ def test_the_recurrence_and_its_gradients_are_those_of_flax():
 
     ours = differentiate(lambda params, x: LSTM(4).apply({"params": params}, x))
     chex.assert_trees_all_close(ours, differentiate(run_flax), rtol=1e-4, atol=1e-5)
+
+
+reason = recurrence.explain_missing_kernel()
+needs_native = pytest.mark.skipif(reason is not None, reason=f"no kernels: {reason}")
+
+
+def run_loops(x, *weights):
+    return jnp.swapaxes(_sequences._recur(_sequences._LOOPS, jnp.swapaxes(x, 0, 1), *weights), 0, 1)
+
+
+def run_native(x, *weights):
+    return _sequences._recur(_sequences._NATIVE, x, *weights)
+
+
+def draw_layer(batch, length, units, num_inputs=3):
+    random = np.random.default_rng(0)
+    shapes = (batch, length, num_inputs), (num_inputs, 4 * units), (units, 4 * units), (4 * units,)
+    x, kernel, recurrent, bias = (random.normal(size=shape).astype(np.float32) for shape in shapes)
+    return x, kernel, recurrent / np.float32(np.sqrt(units)), bias
+
+
+def differentiate(run, *arguments):
+    """The gradient of a sum of sines, and that of the sum of its squares."""
+    gradient = jax.grad(lambda *own: jnp.sum(jnp.sin(run(*own))), (0, 1, 2, 3))
+    squares = lambda *own: sum(jnp.sum(g**2) for g in gradient(*own))  # noqa: E731
+    return gradient(*arguments), jax.grad(squares, (0, 1, 2, 3))(*arguments)
+
+
+# Units that fill no register, one and a half, and several tiles; sequences of more than one tile; one position.
+@needs_native
+@pytest.mark.every_case
+@pytest.mark.parametrize("shape", [(2, 5, 7), (13, 4, 24), (3, 2, 66), (2, 1, 8)])
+def test_the_native_recurrence_and_its_gradients_are_those_of_the_loop(shape):
+    arguments = draw_layer(*shape)
+    ours, theirs = ([run(*arguments), differentiate(run, *arguments)] for run in (run_native, run_loops))
+    for found, expected in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=2e-6 * np.abs(expected).max())
+
+
+@needs_native
+@pytest.mark.every_case
+@pytest.mark.parametrize("axes", [(0, 0, 0, 0), (0, None, None, None), (None, 1, 0, None)])
+def test_the_native_recurrence_of_clients_is_that_of_each(axes):
+    layers = [draw_layer(4, 3, 5), tuple(array[..., ::-1] for array in draw_layer(4, 3, 5))]
+    arguments = [
+        np.stack(pair, axis or 0) if axis is not None else pair[0]
+        for pair, axis in zip(zip(*layers, strict=True), axes, strict=True)
+    ]
+    together = jax.vmap(lambda *own: differentiate(run_native, *own)[0], axes)(*arguments)
+    alone = []
+    for client in range(2):
+        own = [a if axis is None else np.take(a, client, axis) for a, axis in zip(arguments, axes, strict=True)]
+        alone.append(differentiate(run_native, *own)[0])
+    chex.assert_trees_all_close(together, jax.tree.map(lambda *x: jnp.stack(x), *alone), rtol=1e-5, atol=1e-6)
+
+
+@needs_native
+def test_open_gates_are_exact_for_numbers_of_every_size():
+    sizes = np.concatenate([np.logspace(-30, 2, 400), [1e30, np.inf]])
+    numbers = np.concatenate([-sizes, [0.0], sizes]).astype(np.float32)
+    received = np.stack([numbers, numbers, numbers, -numbers], -1)[:, None]
+    *_, gates, cells = recurrence.run_forward(received, np.zeros((1, 4), np.float32))
+    exact = numbers.astype(float)
+    with np.errstate(over="ignore"):
+        written, forgotten, shown = (1 / (1 + np.exp(-x)) for x in (exact, exact + 1, -exact))
+    expected = np.stack([written, forgotten, np.tanh(exact), shown], -1)
+    np.testing.assert_allclose(gates[:, 0], expected, rtol=3e-7, atol=1e-37)
+    np.testing.assert_allclose(cells[:, 0, 0], written * np.tanh(exact), rtol=5e-7, atol=1e-37)
+    assert np.isnan(recurrence.run_forward(np.full((1, 1, 4), np.nan, np.float32), np.zeros((1, 4), np.float32))[0])
 
 
 @pytest.mark.slow

@@ -163,5 +163,5 @@ static ffi::Error GramOfEach(ffi::ThreadPool pool, ffi::Buffer<kType> x, ffi::Re
 }
 
 #define BINDING(type) ffi::Ffi::Bind().Ctx<ffi::ThreadPool>().Arg<ffi::Buffer<type>>().Ret<ffi::Buffer<ffi::F64>>()
-XLA_FFI_DEFINE_HANDLER_SYMBOL(float32, (GramOfEach<ffi::F32, float, double>), BINDING(ffi::F32));
-XLA_FFI_DEFINE_HANDLER_SYMBOL(bfloat16, (GramOfEach<ffi::U16, Bfloat16, float>), BINDING(ffi::U16));
+XLA_FFI_DEFINE_HANDLER_SYMBOL(gram_float32, (GramOfEach<ffi::F32, float, double>), BINDING(ffi::F32));
+XLA_FFI_DEFINE_HANDLER_SYMBOL(gram_bfloat16, (GramOfEach<ffi::U16, Bfloat16, float>), BINDING(ffi::U16));

@@ -29,8 +29,6 @@ _ACCELERATOR_BLOCK = 1 << 24  # the same on accelerators; large, to launch few k
 _JOINED_LEAF = 1 << 22  # maximum entries of leaves that are joined
 _FEW_ENTRIES = 1 << 17  # below this, emulated float64 products compile faster than digit products
 _EXCHANGE_BLOCK = 1 << 20  # entries that a device exchanges at a time
-_KERNEL = Path(__file__).with_name("gram.cc")
-_TARGETS = {"float32": "fedjax_het_gram_float32", "bfloat16": "fedjax_het_gram_bfloat16"}
 
 
 @dataclass(frozen=True)
@@ -262,21 +260,16 @@ def _products_of_block(rows: Array) -> Array:
     return jnp.matmul(rows, rows.T, precision=jax.lax.Precision.HIGHEST).astype(float)
 
 
-def explain_missing_kernel() -> str | None:
-    """The reason why the native kernel is not available; None if it is. The first call may compile it."""
-    if target_platform() != "cpu":
-        return f"it is for CPUs, and this is a {target_platform()}"
-    return _register_kernel()
-
-
-_register_kernel = functools.cache(functools.partial(kernels.register, _KERNEL, _TARGETS))
+explain_missing_kernel = functools.partial(
+    kernels.explain_missing, Path(__file__).with_name("gram.cc"), ("gram_float32", "gram_bfloat16")
+)
 
 
 def compute_gram_by_kernel(rows: Array) -> Array:
     """The Gram matrix in float64 by the native kernel, [..., m, n] -> [..., m, m]; rows as in `StackedUpdates`."""
-    target = _TARGETS["float32" if rows.dtype == jnp.float32 else "bfloat16"]
+    symbol = "gram_float32" if rows.dtype == jnp.float32 else "gram_bfloat16"
     out = jax.ShapeDtypeStruct((*rows.shape[:-1], rows.shape[-2]), jnp.float64)
-    return jax.ffi.ffi_call(target, out, vmap_method="broadcast_all")(rows)
+    return kernels.prepare_call(symbol, out, vmap_method="broadcast_all")(rows)
 
 
 def combination(coefficients: Array, stack: PyTree) -> PyTree:

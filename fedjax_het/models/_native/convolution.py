@@ -6,7 +6,6 @@ the same two.
 
 import functools
 import math
-from collections.abc import Callable
 from pathlib import Path
 
 import jax
@@ -16,13 +15,13 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
 from fedjax_het._internal import kernels
+from fedjax_het.models._native.primitives import declare
 from fedjax_het.types import Array
 
 Pads = tuple[tuple[int, int], tuple[int, int]]
 """((top, bottom), (left, right)): rows and columns of zeros around an image; negative: cut off."""
 
 SOURCE = Path(__file__).with_name("convolution.cc")
-_PREFIX = "fedjax_het_"
 _PADDING = ("scatter_convolve", "winograd_convolve", "winograd_kernel_gradient")  # which pad as they go along
 _SYMBOLS = ("direct_convolve", "direct_kernel_gradient", *_PADDING)
 _SIDES, _TILE = (3, 5), 4  # of kernels that Winograd's algorithm is written for, and of its tiles of the output
@@ -31,10 +30,7 @@ _LANES, _ADDING = 16, 3  # floats in a register; products that adding to the out
 _LARGE, _FEW = 1 << 15, 64  # entries of a kernel, pixels of an image: see `is_suitable`; measured
 
 
-@functools.cache
-def explain_missing_kernel() -> str | None:
-    """The reason why the native kernels are not available; None if they are. The first call may compile them."""
-    return kernels.register(SOURCE, {symbol: _PREFIX + symbol for symbol in _SYMBOLS})
+explain_missing_kernel = functools.partial(kernels.explain_missing, SOURCE, _SYMBOLS)
 
 
 def convolve(x: Array, kernel: Array, stride: int = 1, pads: Pads = ((0, 0), (0, 0))) -> Array:
@@ -96,9 +92,9 @@ def _call(name: str, x: Array, other: Array, y_shape: tuple, kernel_shape: tuple
     out = jax.ShapeDtypeStruct(y_shape if name == "convolve" else kernel_shape, jnp.float32)
     symbol = f"{select_algorithm(x.shape, kernel_shape, stride, pads)}_{name}"
     if symbol not in _PADDING:
-        return jax.ffi.ffi_call(f"{_PREFIX}direct_{name}", out)(_pad(x, pads), other, stride=np.int64(stride))
+        return kernels.prepare_call(f"direct_{name}", out)(_pad(x, pads), other, stride=np.int64(stride))
     (top, _), (left, _) = pads
-    return jax.ffi.ffi_call(f"{_PREFIX}{symbol}", out)(x, other, top=np.int64(top), left=np.int64(left))
+    return kernels.prepare_call(symbol, out)(x, other, top=np.int64(top), left=np.int64(left))
 
 
 def _pad(x: Array, pads: Pads, between: int = 0) -> Array:
@@ -137,52 +133,18 @@ def _for_image(y: Array, kernel: Array, *, stride: int, pads: Pads, size: tuple[
     return _convolve.bind(spread, jnp.flip(kernel, (-4, -3)).swapaxes(-2, -1), stride=1, pads=back)
 
 
-def _declare(
-    name: str, call: Callable[..., Array], shape_of: Callable[..., tuple], *static: str, is_shared: bool = False
-) -> Primitive:
-    """is_shared: the second argument is a kernel, which images of several batches may share."""
-    primitive = Primitive(name)
-
-    def batched(arguments, axes, **settings):
-        """Clients become groups, the axis in front of four; who is shared by all is repeated for each.
-
-        Images under one kernel are more images.
-        """
-        size = next(a.shape[axis] for a, axis in zip(arguments, axes, strict=True) if axis is not None)
-        if is_shared and axes[1] is None and arguments[1].ndim == 4:
-            images = _move_to_front(arguments[0], axes[0], size)
-            out = primitive.bind(images.reshape(-1, *images.shape[2:]), arguments[1], **settings)
-            return out.reshape(*images.shape[:2], *out.shape[1:]), 0
-        first = [_move_to_front(a, axis, size) for a, axis in zip(arguments, axes, strict=True)]
-        out = primitive.bind(*(a.reshape(-1, *a.shape[-4:]) for a in first), **settings)
-        return out.reshape(first[0].shape[:-4] + out.shape[1:]), 0
-
-    primitive.def_abstract_eval(
-        lambda x, other, **static: jax.core.ShapedArray(shape_of(x, other, **static), jnp.float32)
-    )
-    primitive.def_impl(jax.jit(call, static_argnames=static))
-    mlir.register_lowering(primitive, mlir.lower_fun(call, multiple_results=False))
-    batching.primitive_batchers[primitive] = batched
-    return primitive
-
-
-def _move_to_front(array: Array, axis, size: int) -> Array:
-    if axis is None:
-        return jnp.broadcast_to(array, (size, *array.shape))
-    return jnp.moveaxis(array, axis, 0)
-
-
-_convolve = _declare(
+_convolve = declare(
     "convolve",
     _call_convolve,
     lambda x, kernel, stride, pads: _out_shape(x.shape, kernel.shape, stride, pads),
+    (4, 4),
     "stride",
     "pads",
     is_shared=True,
 )
 # The gradient of sum(y * convolve(x, kernel)) for a kernel of (height, width) `size`:
 # [n, h, w, c] with [n, h', w', f] -> [kh, kw, c, f]; both may have an axis of groups in front.
-_kernel_gradient = _declare("kernel_gradient", _call_kernel_gradient, _kernel_shape, "stride", "pads", "size")
+_kernel_gradient = declare("kernel_gradient", _call_kernel_gradient, _kernel_shape, (4, 4), "stride", "pads", "size")
 
 ad.defbilinear(
     _convolve,

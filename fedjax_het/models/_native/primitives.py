@@ -1,0 +1,67 @@
+"""Compiled functions as JAX primitives, whose clients become groups in front of the axes of one client."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.extend.core import Primitive
+from jax.interpreters import batching, mlir
+
+from fedjax_het.types import Array, PyTree
+
+Shape = tuple[int, ...]
+
+
+def declare(
+    name: str,
+    call: Callable[..., Any],
+    shape_of: Callable[..., Shape | list[Shape]],
+    ranks: tuple[int, ...],
+    *static: str,
+    is_shared: bool = False,
+    has_several: bool = False,
+) -> Primitive:
+    """Declare a primitive in float32 that has no derivative yet.
+
+    Args:
+        name: Its name.
+        call: The function of arrays, which may all have one more axis in front, that of groups.
+        shape_of: A function from the arguments of `call` to the shape of its result.
+        ranks: The number of axes of each array, without that of groups.
+        static: The names of settings.
+        is_shared: The last array is a kernel or a matrix that images or rows of several batches may share.
+        has_several: `call` returns a list of arrays, and `shape_of` one of shapes.
+    """
+    primitive = Primitive(name)
+    primitive.multiple_results = has_several
+
+    def batched(arguments: tuple[Array, ...], axes: tuple[int | None, ...], **settings: Any) -> tuple[PyTree, PyTree]:
+        """Clients become groups, and what they share is repeated; but rows under one matrix are more rows."""
+        size = next(a.shape[axis] for a, axis in zip(arguments, axes, strict=True) if axis is not None)
+        is_merged = is_shared and axes[-1] is None and arguments[-1].ndim == ranks[-1]
+        num_own = len(ranks) - is_merged
+        own = [_move_to_front(*pair, size) for pair in zip(arguments[:num_own], axes[:num_own], strict=True)]
+        num_inner = [rank - is_merged for rank in ranks[:num_own]]  # the axes behind those that are merged
+        merged = [a.reshape(-1, *a.shape[a.ndim - rank :]) for a, rank in zip(own, num_inner, strict=True)]
+        results = primitive.bind(*merged, *arguments[num_own:], **settings)
+        front = own[0].shape[: own[0].ndim - num_inner[0]]
+        results = jax.tree.map(lambda x: x.reshape(*front, *x.shape[1:]), results)
+        return results, jax.tree.map(lambda x: 0, results)
+
+    def find_avals(*arguments: Array, **settings: Any) -> PyTree:
+        shapes = shape_of(*arguments, **settings)
+        avals = [jax.core.ShapedArray(shape, jnp.float32) for shape in (shapes if has_several else [shapes])]
+        return avals if has_several else avals[0]
+
+    primitive.def_abstract_eval(find_avals)
+    primitive.def_impl(jax.jit(call, static_argnames=static))
+    mlir.register_lowering(primitive, mlir.lower_fun(call, multiple_results=has_several))
+    batching.primitive_batchers[primitive] = batched
+    return primitive
+
+
+def _move_to_front(array: Array, axis: int | None, size: int) -> Array:
+    if axis is None:
+        return jnp.broadcast_to(array, (size, *array.shape))
+    return jnp.moveaxis(array, axis, 0)

@@ -1,0 +1,162 @@
+// The loop of an LSTM over the positions of its sequences, and that of its gradient, on a CPU in single precision. A
+// product with the recurrent weights has as many rows as the batch has sequences, too few to pay for packing them at
+// every position: they are packed once for all.
+
+#include <vector>
+
+#include "tiles.h"
+#include "xla/ffi/api/ffi.h"
+
+namespace ffi = xla::ffi;
+using Buffer = ffi::Buffer<ffi::F32>;
+using Result = ffi::Result<Buffer>;
+typedef Vector<kWide>::Type Floats;
+typedef int32_t Integers __attribute__((vector_size(4 * kWide), aligned(4)));
+
+constexpr int kColumns = 2 * kWide;  // of a tile
+constexpr int kGap = 16;             // floats between rows, so that those of equal columns share no set of the cache
+
+// e^x, to one or two units in the last place: x = n ln 2 + r, and a polynomial of r (fitted on |r| < 0.35).
+static inline Floats Exp(Floats x) {
+  x = x < -87.0f ? Floats{} - 87.0f : x;
+  x = x > 88.0f ? Floats{} + 88.0f : x;
+  const Floats shifted = x * 1.442695f + 12582912.0f, n = shifted - 12582912.0f;  // rounds: 1.5 * 2^23
+  const Floats r = x - n * 0.693359375f + n * 2.12194440e-4f;                    // ln 2 in two parts
+  const Floats tail = 0.49999993f + r * (0.16666521f + r * (0.04166839f + r * (0.00836871f + r * 0.00138146f)));
+  const Integers power = ((Integers)shifted - 0x4B400000 + 127) << 23;
+  return (1.0f + (r + r * r * tail)) * (Floats)power;
+}
+
+static inline Floats Sigmoid(Floats x) { return 1.0f / (1.0f + Exp(-x)); }
+
+// Near 0 by a polynomial (fitted on |x| < 0.625), where 1 - e^-2x would cancel.
+static inline Floats Tanh(Floats x) {
+  const Floats square = x * x, large = 1.0f - 2.0f / (Exp(2.0f * x) + 1.0f);
+  const Floats small = -0.33333284f + square * (0.13331491f + square * (-0.0537435f + square * (0.02065058f + square * -0.00571704f)));
+  return square < 0.390625f ? x + x * square * small : large;
+}
+
+static inline Floats LoadSome(const float* from, int64_t count) {
+  Floats value = {};
+  if (count >= kWide) return *reinterpret_cast<const Floats*>(from);
+  std::memcpy(&value, from, 4 * std::max<int64_t>(count, 0));
+  return value;
+}
+
+// A matrix [depth, columns] in panels of kColumns columns, of which those that are missing are 0.
+class Panels {
+ public:
+  // Element (i, j) is from[i * row + j * column].
+  Panels(const float* from, int64_t depth, int64_t columns, int64_t row, int64_t column)
+      : depth_(depth), columns_(columns), packed_(Count() * depth * kColumns) {
+    const int64_t outer = row < column ? columns : depth, inner = row < column ? depth : columns;  // contiguous
+    for (int64_t a = 0; a < outer; ++a)
+      for (int64_t b = 0; b < inner; ++b) {
+        const int64_t i = row < column ? b : a, j = row < column ? a : b;
+        packed_[(j / kColumns * depth + i) * kColumns + j % kColumns] = from[i * row + j * column];
+      }
+  }
+
+  // to = rows of `left` times the matrix.
+  void Multiply(const float* left, int64_t rows, int64_t left_row, float* to, int64_t to_row) const {
+    for (int64_t p = 0; p < Count(); ++p) {
+      const int64_t first = p * kColumns, count = columns_ - first;
+      const float* panel = packed_.data() + first * depth_;
+      Tiles(rows, [&](int64_t row, auto r) {
+        constexpr int R = decltype(r)::value;
+        Floats sums[R][2] = {};
+        Accumulate<kWide, 2, R>(sums, left + row * left_row, left_row, 1, panel, kColumns, depth_);
+        for (int i = 0; i < R; ++i)
+          for (int v = 0; v < 2; ++v)
+            StoreSome<kWide>(to + (row + i) * to_row + first + v * kWide, sums[i][v], count - v * kWide);
+      });
+    }
+  }
+
+ private:
+  int64_t Count() const { return (columns_ + kColumns - 1) / kColumns; }
+
+  int64_t depth_, columns_;
+  std::vector<float> packed_;
+};
+
+struct Shape {
+  int64_t groups, batch, length, units;  // a group is a client of a batch, with recurrent weights of its own
+};
+
+// states: [batch, length, unit] or [group, batch, length, unit]
+static Shape Described(const Buffer& states) {
+  const auto d = states.dimensions(), last = d.last(3);
+  return {d.size() > 3 ? d[0] : 1, last[0], last[1], last[2]};
+}
+
+static ffi::Error Forward(Buffer received, Buffer recurrent, Result hidden, Result previous, Result gates, Result cell) {
+  const Shape s = Described(*hidden);
+  const int64_t units = s.units, width = 4 * units, stride = units + kGap;
+  std::vector<float> last(s.batch * stride), product(s.batch * (width + kGap));
+  for (int64_t g = 0; g < s.groups; ++g) {
+    const Panels weights(recurrent.typed_data() + g * units * width, units, width, width, 1);
+    std::fill(last.begin(), last.end(), 0.0f);
+    std::fill(product.begin(), product.end(), 0.0f);
+    for (int64_t t = 0; t < s.length; ++t) {
+      if (t > 0) weights.Multiply(last.data(), s.batch, stride, product.data(), width + kGap);
+      for (int64_t b = 0; b < s.batch; ++b)
+        for (int64_t j = 0; j < units; j += kWide) {
+          const int64_t count = units - j, place = ((g * s.batch + b) * s.length + t) * units + j;
+          const int64_t first = 4 * (place - j) + j;
+          const auto load = [&](int part) {
+            return LoadSome(received.typed_data() + first + part * units, count) +
+                   LoadSome(&product[b * (width + kGap) + part * units + j], count);
+          };
+          const Floats i = Sigmoid(load(0)), f = Sigmoid(load(1) + 1.0f), c = Tanh(load(2)), o = Sigmoid(load(3));
+          const Floats held = t > 0 ? LoadSome(cell->typed_data() + place - units, count) : Floats{};
+          const Floats before = LoadSome(&last[b * stride + j], count);
+          const Floats now = f * held + i * c, shown = o * Tanh(now), opened[] = {i, f, c, o};
+          for (int part = 0; part < 4; ++part)
+            StoreSome<kWide>(gates->typed_data() + first + part * units, opened[part], count);
+          StoreSome<kWide>(cell->typed_data() + place, now, count);
+          StoreSome<kWide>(previous->typed_data() + place, before, count);
+          StoreSome<kWide>(hidden->typed_data() + place, shown, count);
+          StoreSome<kWide>(&last[b * stride + j], shown, count);
+        }
+    }
+  }
+  return ffi::Error::Success();
+}
+
+static ffi::Error Backward(Buffer gradient, Buffer gates, Buffer cell, Buffer recurrent, Result received) {
+  const Shape s = Described(gradient);
+  const int64_t units = s.units, width = 4 * units, stride = width + kGap;
+  std::vector<float> change(s.batch * stride), hidden(s.batch * units), held(s.batch * units);
+  for (int64_t g = 0; g < s.groups; ++g) {
+    const Panels weights(recurrent.typed_data() + g * units * width, width, units, 1, width);
+    std::fill(hidden.begin(), hidden.end(), 0.0f);
+    std::fill(held.begin(), held.end(), 0.0f);
+    for (int64_t t = s.length - 1; t >= 0; --t) {
+      for (int64_t b = 0; b < s.batch; ++b)
+        for (int64_t j = 0; j < units; j += kWide) {
+          const int64_t count = units - j, place = ((g * s.batch + b) * s.length + t) * units + j;
+          const int64_t first = 4 * (place - j) + j;
+          const auto load = [&](const Buffer& of, int64_t at) { return LoadSome(of.typed_data() + at, count); };
+          const auto gate = [&](int part) { return load(gates, first + part * units); };
+          const Floats i = gate(0), f = gate(1), c = gate(2), o = gate(3), bounded = Tanh(load(cell, place));
+          const Floats before = t > 0 ? load(cell, place - units) : Floats{};
+          const Floats of_hidden = load(gradient, place) + LoadSome(&hidden[b * units + j], count);
+          const Floats of_cell = LoadSome(&held[b * units + j], count) + of_hidden * o * (1.0f - bounded * bounded);
+          const Floats changes[] = {of_cell * c * i * (1.0f - i), of_cell * before * f * (1.0f - f),
+                                    of_cell * i * (1.0f - c * c), of_hidden * bounded * o * (1.0f - o)};
+          for (int part = 0; part < 4; ++part) {
+            StoreSome<kWide>(received->typed_data() + first + part * units, changes[part], count);
+            StoreSome<kWide>(&change[b * stride + part * units + j], changes[part], count);
+          }
+          StoreSome<kWide>(&held[b * units + j], of_cell * f, count);
+        }
+      if (t > 0) weights.Multiply(change.data(), s.batch, stride, hidden.data(), units);
+    }
+  }
+  return ffi::Error::Success();
+}
+
+#define STATES ffi::Ffi::Bind().Arg<Buffer>().Arg<Buffer>()
+XLA_FFI_DEFINE_HANDLER_SYMBOL(recurrence, Forward, STATES.Ret<Buffer>().Ret<Buffer>().Ret<Buffer>().Ret<Buffer>());
+XLA_FFI_DEFINE_HANDLER_SYMBOL(recurrence_gradient, Backward, STATES.Arg<Buffer>().Arg<Buffer>().Ret<Buffer>());
