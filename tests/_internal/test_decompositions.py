@@ -43,6 +43,7 @@ def test_lapack_decomposes_the_matrices_of_a_batch_one_at_a_time(name):
     jax.tree.map(np.testing.assert_allclose, tuple(run(matrices)), tuple(getattr(jnp.linalg, name)(matrices)))
 
 
+@pytest.mark.extended
 def test_gradients_of_cholesky_factors_are_those_of_jax():
     matrices = np.random.default_rng(1).standard_normal((3, 4, 4))
 

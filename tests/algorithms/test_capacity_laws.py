@@ -52,6 +52,7 @@ def test_masks_of_an_mlp_are_blocks():
     assert masks["params/classifier/bias"].all()
 
 
+@pytest.mark.extended
 def test_dense_layers_after_convolutions_keep_the_channels_of_every_position():
     masks, _ = masks_of(models.cnn(3, (4, 6), (8,)), np.zeros((1, 8, 8, 1)), (0.5, 1.0), 0)
     channels = np.arange(6) < 3

@@ -36,6 +36,7 @@ def contents(directory):
 
 
 # ---- what a run leaves behind ----------------------------------------------------------------------------------------
+@pytest.mark.extended
 def test_every_printed_file_exists(finished):
     assert sorted(path.name for path in finished.iterdir()) == sorted(WRITTEN)
 

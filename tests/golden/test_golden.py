@@ -17,15 +17,16 @@ HERE = Path(__file__).parent / "vectors"
 load_checks()
 
 
+QUICK = ("fedavg", "fedld", "fedrd", "harmofl", "fedmgc", "fedgh", "scaffold", "compression")  # families
 LARGE = ("harmofl_unet_hw32", "resnet18_hw64", "fedld_repo_4", "byzfl_s_outliers_f2")  # slow to compile
 
 
 def stored_cases() -> Iterator[ParameterSet]:
-    """The smallest file of every family as a quick test, the others as extended ones; the large ones are slow."""
+    """The smallest files of some families as quick tests, the others as extended ones; the large ones are slow."""
     for _, family in itertools.groupby(find_cases(HERE), key=lambda path: path.parent):
         for number, path in enumerate(sorted(family, key=lambda path: (path.stem in LARGE, path.stat().st_size))):
             mark = pytest.mark.slow if path.stem in LARGE else pytest.mark.extended
-            marks = mark if number or path.stem in LARGE else ()
+            marks = mark if number or path.parent.name not in QUICK or path.stem in LARGE else ()
             yield pytest.param(path, id=f"{path.parent.name}/{path.stem}", marks=marks)
 
 

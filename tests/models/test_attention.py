@@ -74,6 +74,7 @@ def test_masked_keys_have_no_influence_and_rows_without_keys_no_nan():
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves((changed, gradients)))
 
 
+@pytest.mark.extended
 def test_rotary_scores_depend_on_distances_alone():
     attention = Attention(2)
     variables = random_variables(attention)

@@ -10,6 +10,7 @@ from fedjax_het.models import lstm, mlp, ordinal, unet
 from fedjax_het.types import Context
 
 
+@pytest.mark.extended
 def test_ranks_are_equally_likely_at_a_score_of_0_and_share_their_direction():
     model, inputs = ordinal(mlp(4, hidden=(3,))), jnp.ones((2, 5))
     variables = model.init(jax.random.key(0), inputs)

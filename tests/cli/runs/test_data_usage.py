@@ -198,6 +198,7 @@ def test_a_complete_run_matches_auto_and_its_resolved_values_only(finished, comm
     assert train.main([*again, "--config.personal_on_test=false"]) == 2
 
 
+@pytest.mark.extended
 def test_a_complete_run_of_another_fraction_does_not_match_auto(finished, command, tmp_path, capsys):
     other = shutil.copytree(finished[0], tmp_path / "other")
     config, partition = read(other / "config.json"), read(other / "partition.json")

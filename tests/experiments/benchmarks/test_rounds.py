@@ -197,6 +197,7 @@ def test_startup_includes_the_extra_time_of_the_first_round():
     assert standing.startup_seconds == 11.0
 
 
+@pytest.mark.extended
 def test_the_command_prints_a_table_and_writes_json(measurements, monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(Benchmark, "run", lambda self: measurements)
     assert rounds.main(["--work=w3,w1", "--rounds=2", f"--json={tmp_path / 'found.json'}"]) == 0

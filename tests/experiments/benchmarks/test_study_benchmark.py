@@ -31,6 +31,7 @@ def test_both_programs_are_timed(network, images, tmp_path, capsys):
     assert "PyTorch takes" in capsys.readouterr().out
 
 
+@pytest.mark.extended
 def test_a_program_that_fails_ends_the_command_with_its_output(images, capfd):
     sizes = ["--methods=fedavg,nothing", "--trials=1", "--seeds=1", "--rounds=1"]
     assert study.main([f"--data={images}", *sizes]) == 1
