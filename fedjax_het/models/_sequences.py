@@ -59,7 +59,7 @@ def _recur(way: _Recurrence, x: Array, kernel: Array, recurrent: Array, bias: Ar
     The gradient of U is a single product over all positions; the gradient of a loop would accumulate one product per
     position.
     """
-    return way.forward(add_bias(x @ kernel, bias), recurrent)[0]
+    return _recur_forward(way, x, kernel, recurrent, bias)[0]
 
 
 def _recur_forward(way: _Recurrence, *arguments: Array) -> tuple[Array, tuple[Array, ...]]:
@@ -129,10 +129,12 @@ def _with_gradient_of(loop: Callable, native: Callable) -> Callable:
     def swap(values: PyTree) -> PyTree:
         return jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1) if x.ndim == 3 else x, values)
 
-    function = jax.custom_vjp(native)
-    function.defvjp(
-        lambda *arguments: (function(*arguments), arguments),
-        lambda arguments, gradients: jax.vjp(lambda *own: swap(loop(*swap(own))), *arguments)[1](gradients),
+    function = jax.custom_jvp(native)
+    function.defjvp(
+        lambda values, tangents: (
+            function(*values),
+            jax.jvp(lambda *own: swap(loop(*swap(own))), values, tangents)[1],
+        )
     )
     return function
 
