@@ -4,8 +4,12 @@ import os
 
 import jaxlib
 
-# Less LLVM optimization; HLO passes and layouts do not change.
-_FLAGS = ["--xla_backend_optimization_level=0", "--xla_llvm_disable_expensive_passes=true"]
+# Less LLVM optimization, on one thread per program; HLO passes and layouts do not change.
+_FLAGS = [
+    "--xla_backend_optimization_level=0",
+    "--xla_llvm_disable_expensive_passes=true",
+    "--xla_cpu_parallel_codegen_split_count=1",
+]
 HAS_EMITTERS_FLAG = jaxlib.__version__.startswith("0.10.")  # XLA ends the process for an unknown flag
 if HAS_EMITTERS_FLAG:
     # Without the MLIR emitters: one kernel per fusion, half the time and a sixth of the memory mappings per program.

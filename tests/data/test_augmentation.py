@@ -37,7 +37,7 @@ def ramp(size=32):
 @pytest.mark.extended
 @pytest.mark.parametrize("key", KEYS[:8])
 def test_a_crop_is_a_straight_window_of_the_requested_area_and_ratio(key):
-    cropped, _ = augmentation.crop_and_resize((0.3, 0.6), (0.5, 1.5))(key, ramp(), None)
+    cropped, _ = jax.jit(augmentation.crop_and_resize((0.3, 0.6), (0.5, 1.5)))(key, ramp(), None)
     inner = np.asarray(cropped[2:-2, 2:-2])  # away from the edges
     height, width = np.diff(inner[:, 0, 0]) * 32, np.diff(inner[0, :, 1]) * 32
     np.testing.assert_allclose(height, height[0], rtol=1e-3)
@@ -50,7 +50,7 @@ def test_a_crop_is_a_straight_window_of_the_requested_area_and_ratio(key):
 
 @pytest.mark.extended
 def test_the_whole_image_as_a_crop_is_the_image():
-    cropped, mask = augmentation.crop_and_resize((1.0, 1.0), (1.0, 1.0))(KEY, IMAGE, MASK)
+    cropped, mask = jax.jit(augmentation.crop_and_resize((1.0, 1.0), (1.0, 1.0)))(KEY, IMAGE, MASK)
     np.testing.assert_allclose(cropped, IMAGE, atol=1e-6)
     np.testing.assert_array_equal(mask, MASK)
 
@@ -61,7 +61,7 @@ def test_the_whole_image_as_a_crop_is_the_image():
 def test_a_mask_moves_with_its_image(transform, key):
     """Inside 8 x 8 blocks, away from their edges and from the outside, image and mask show the same block."""
     blocks = jnp.kron(jnp.arange(1, 17).reshape(4, 4), jnp.ones((8, 8), int))
-    image, mask = transform(key, blocks[..., None].astype(float), blocks)
+    image, mask = jax.jit(transform)(key, blocks[..., None].astype(float), blocks)
     is_inside = np.abs(image[..., 0] - np.round(image[..., 0])) < 1e-4
     assert is_inside.mean() > 0.4
     np.testing.assert_array_equal(mask[is_inside], np.round(image[..., 0])[is_inside])
@@ -69,7 +69,7 @@ def test_a_mask_moves_with_its_image(transform, key):
 
 @pytest.mark.parametrize("key", KEYS[:5])
 def test_a_rotation_is_around_the_center_by_at_most_the_angle(key):
-    turned, _ = augmentation.rotate(30)(key, ramp(33) - 16.5, None)
+    turned, _ = jax.jit(augmentation.rotate(30))(key, ramp(33) - 16.5, None)
     np.testing.assert_allclose(turned[16, 16], 0, atol=1e-4)
     angle = np.arctan2(*np.asarray(turned[16, 20]))
     assert 0 < abs(angle) <= np.deg2rad(30) + 1e-4
@@ -78,23 +78,22 @@ def test_a_rotation_is_around_the_center_by_at_most_the_angle(key):
 
 @pytest.mark.parametrize("turn", range(5))
 def test_quarter_turns_are_those_of_numpy(turn):
-    image, mask = augmentation.rotate_by_quarter_turns((turn,))(KEY, IMAGE, MASK)
+    image, mask = jax.jit(augmentation.rotate_by_quarter_turns((turn,)))(KEY, IMAGE, MASK)
     np.testing.assert_array_equal(image, np.rot90(IMAGE, turn))
     np.testing.assert_array_equal(mask, np.rot90(MASK, turn))
 
 
 @pytest.mark.parametrize(("mode", "axes"), [("horizontal", (1,)), ("vertical", (0,)), ("both", (0, 1))])
 def test_flips_are_those_of_numpy(mode, axes):
-    image, mask = augmentation.flip_randomly(1.0, (mode,))(KEY, IMAGE, MASK)
+    image, mask = jax.jit(augmentation.flip_randomly(1.0, (mode,)))(KEY, IMAGE, MASK)
     np.testing.assert_array_equal(image, np.flip(IMAGE, axes))
     np.testing.assert_array_equal(mask, np.flip(MASK, axes))
 
 
 def test_flips_have_the_requested_probability_in_every_mode():
     keys = jax.random.split(KEY, 4000)
-    flipped = jax.vmap(
-        lambda key: augmentation.flip_randomly(0.75, tuple(augmentation.FLIP_MODES))(key, IMAGE, MASK)[1]
-    )(keys)
+    flip = augmentation.flip_randomly(0.75, tuple(augmentation.FLIP_MODES))
+    flipped = jax.jit(jax.vmap(lambda key: flip(key, IMAGE, MASK)[1]))(keys)
     for axes in ((0,), (1,), (0, 1)):
         share = np.mean((flipped == np.flip(MASK, axes)).all(axis=(1, 2)))
         assert abs(share - 0.25) < 0.03
@@ -104,17 +103,17 @@ def test_flips_have_the_requested_probability_in_every_mode():
 def test_brightness_and_contrast_are_blends(key):
     image, own = IMAGE / 4 + 0.3, jax.random.split(key, 4)
     factor = jax.random.uniform(own[0], (), minval=0.6, maxval=1.4)
-    bright, _ = augmentation.jitter_colors(brightness=0.4)(key, image, None)
+    bright, _ = jax.jit(augmentation.jitter_colors(brightness=0.4))(key, image, None)
     np.testing.assert_allclose(bright, image * factor, rtol=1e-5)
     factor = jax.random.uniform(own[1], (), minval=0.6, maxval=1.4)
     grey = np.mean(np.asarray(image) @ [0.299, 0.587, 0.114])
-    contrasted, _ = augmentation.jitter_colors(contrast=0.4)(key, image, None)
+    contrasted, _ = jax.jit(augmentation.jitter_colors(contrast=0.4))(key, image, None)
     np.testing.assert_allclose(contrasted, factor * image + (1 - factor) * grey, rtol=1e-5)
 
 
 @pytest.mark.parametrize("key", KEYS[:5])
 def test_hue_shifts_as_in_colorsys(key):
-    turned, _ = augmentation.jitter_colors(hue=0.5)(key, IMAGE, None)
+    turned, _ = jax.jit(augmentation.jitter_colors(hue=0.5))(key, IMAGE, None)
     shift = float(jax.random.uniform(jax.random.split(key, 4)[3], (), minval=-0.5, maxval=0.5))
     h, s, v = colorsys.rgb_to_hsv(*map(float, IMAGE[2, 5]))
     np.testing.assert_allclose(turned[2, 5], colorsys.hsv_to_rgb((h + shift) % 1, s, v), atol=1e-5)
@@ -122,9 +121,9 @@ def test_hue_shifts_as_in_colorsys(key):
 
 def test_grey_images_keep_their_colors():
     grey = jnp.repeat(IMAGE[..., :1], 3, axis=-1)
-    jittered, _ = augmentation.jitter_colors(saturation=0.9, hue=0.5)(KEY, grey, None)
+    jittered, _ = jax.jit(augmentation.jitter_colors(saturation=0.9, hue=0.5))(KEY, grey, None)
     np.testing.assert_allclose(jittered, grey, atol=1e-6)
-    dropped, _ = augmentation.drop_colors(1.0)(KEY, IMAGE, None)
+    dropped, _ = jax.jit(augmentation.drop_colors(1.0))(KEY, IMAGE, None)
     np.testing.assert_allclose(dropped, np.broadcast_to(dropped[..., :1], dropped.shape))
 
 

@@ -1,5 +1,7 @@
 """FedDisco: the authors' weights, and rounds of their server."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -20,11 +22,16 @@ def weights(case: Case):
         settings["errors"][name]  # if the released function fails, its weights are NaN
     num_examples = jnp.sum(counts, axis=1)
     yield case.compare("n_samples", num_examples)
-    for name in (*DISCREPANCIES, "kl_raw"):
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def weigh(name):
         metric, is_normalised = name.removesuffix("_raw"), not name.endswith("_raw")
         distances = discrepancies(counts, target, everyone, metric, normalise_kl=is_normalised)
+        return distances, discrepancy_weights(num_examples, distances, everyone, settings["a"], settings["b"])
+
+    for name in (*DISCREPANCIES, "kl_raw"):
+        distances, ours = weigh(name)
         yield case.compare(f"d_{name}", distances, scale=1.0)
-        ours = discrepancy_weights(num_examples, distances, everyone, settings["a"], settings["b"])
         if case.is_finite(f"w_{name}"):
             yield case.compare(f"w_{name}", ours)
         else:

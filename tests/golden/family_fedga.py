@@ -1,5 +1,6 @@
 """FedGA: weights that follow generalisation gaps, as released and as the paper has them."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -36,9 +37,13 @@ def adjustment(case: Case):
 
 def weights(weighting, start: np.ndarray, gaps: np.ndarray) -> np.ndarray:
     """[rounds + 1, clients]; the gaps of round r arrive with the uploads of round r + 1."""
+
+    @jax.jit
+    def adjust(state, gap, round):
+        return weighting.update(state, server_view(len(start), {"gap": gap}, round=round))
+
     state, path = Adjustment(jnp.asarray(start), jnp.ones(len(start), bool)), [start]
     for number, gap in enumerate(gaps):
-        view = server_view(len(start), {"gap": jnp.asarray(gap)}, round=number + 1)
-        used, state = weighting.update(state, view)
+        used, state = adjust(state, gap, number + 1)
         path.append(np.asarray(used))
     return np.stack(path)

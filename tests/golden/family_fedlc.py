@@ -24,18 +24,23 @@ def losses(case: Case):
     tau, counts = case.meta["tau"], jnp.asarray(case["counts"], float)
     logits, labels = jnp.asarray(case["logits"]), jnp.asarray(case["labels"])
 
-    def loss(counts, form, floor):
-        return jax.value_and_grad(lambda logits: jnp.mean(calibrated_losses(logits, labels, counts, tau, form, floor)))(
-            logits
-        )
-
-    for name, (form, floor) in FORMS.items():
-        yield from _compare(case, name, loss(counts, form, floor))
     everyone = jnp.asarray(case["all_counts"].sum(axis=0), float)
-    for name in ("global", "pfllib"):  # our formula with counts over all clients, which is not FedLC
-        yield from _compare(case, name, loss(everyone, "inclusive", 1e-8))
-    # Counts floored at 1e-5, and exponentials cut at 100: a logit above ln 100 has no gradient there.
-    value, gradient = loss(counts, "inclusive", 1e-5)
+
+    @jax.jit
+    def all_losses(logits):
+        def loss(counts, form, floor):
+            mean = lambda logits: jnp.mean(calibrated_losses(logits, labels, counts, tau, form, floor))  # noqa: E731
+            return jax.value_and_grad(mean)(logits)
+
+        ours = {name: loss(counts, form, floor) for name, (form, floor) in FORMS.items()}
+        # Our formula with counts over all clients, which is not FedLC; then counts floored at 1e-5.
+        ours |= {name: loss(everyone, "inclusive", 1e-8) for name in ("global", "pfllib")}
+        return ours, loss(counts, "inclusive", 1e-5)
+
+    ours, (value, gradient) = all_losses(logits)
+    for name, values in ours.items():
+        yield from _compare(case, name, values)
+    # Exponentials cut at 100: a logit above ln 100 has no gradient there.
     shifted = logits - _margins(jnp.maximum(counts, 1e-5), tau)
     if bool(jnp.all(shifted < np.log(100))):
         yield case.compare("marsfl_loss", value, 1e-7)

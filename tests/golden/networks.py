@@ -1,7 +1,9 @@
 """The small networks of the cases, in PyTorch's shapes (weights [out, in]), and rounds of them on stored batches."""
 
+import functools
 from collections.abc import Callable, Sequence
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -48,6 +50,7 @@ class Network:
             assert np.array_equal(case["parts"], np.repeat(np.arange(4), sizes))
         return network
 
+    @functools.partial(jax.jit, static_argnums=0)
     def leaves(self, vector: Array | np.ndarray) -> Params:
         """The parameters of a vector [..., d]."""
         params, rest = {}, jnp.asarray(vector)
@@ -56,6 +59,7 @@ class Network:
             params[name] = {"weight": weight.reshape(*weight.shape[:-1], outputs, inputs), "bias": bias}
         return params
 
+    @functools.partial(jax.jit, static_argnums=0)
     def vector(self, params: Params) -> Array:
         """The vector [..., d] of those layers that there are."""
         layers = [params[name] for name in self.shapes if name in params]

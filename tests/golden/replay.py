@@ -139,7 +139,7 @@ def run_round_with(
     model = Model(lambda key, inputs: received, None, None, lambda inputs: layers or {})
     data = client_data(np.zeros((num_clients, 1)), np.zeros(num_clients), [1] * num_clients)
     round = make_round(algorithm, model, num_clients)
-    state = round.init(jax.random.key(0), data)
+    state = jax.jit(round.init)(jax.random.key(0), data)
     state = state._replace(clients=state.clients._replace(memory=memory))
     return jax.jit(round.step)(state, data, jax.random.key(0))
 
@@ -265,7 +265,7 @@ def replay_rounds(
         flat = [arrays.reshape(-1, *arrays.shape[2:]) if stored else arrays[:, :0].sum(1) for arrays in everyones]
         data = ClientData(Examples(jnp.asarray(flat[0]), jnp.asarray(flat[1], jnp.int32)), table, nothing, nothing)
         if state is None:
-            state = make_round(algorithm, model, num_clients).init(jax.random.key(0), data)
+            state = jax.jit(make_round(algorithm, model, num_clients).init)(jax.random.key(0), data)
         state, models = step(state, data, jnp.asarray(cohort))
         states.append(state)
         trained.append(models)

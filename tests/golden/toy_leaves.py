@@ -3,6 +3,7 @@
 Client i's gradient at p is h_i p + tape, whatever the leaf, see the README of the golden folders of personalization.
 """
 
+import functools
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -34,6 +35,7 @@ class Toy:
         self.parts, self.start = case["parts"], case["w0"]
         self.is_body = self.parts < 2
 
+    @functools.partial(jax.jit, static_argnums=0)
     def leaves(self, vector: Array | np.ndarray) -> Params:
         """The parameters of a vector [..., d]."""
         params: Params = {}
@@ -42,6 +44,7 @@ class Toy:
             params.setdefault(layer, {})[leaf] = jnp.asarray(vector)[..., self.parts == part]
         return params
 
+    @functools.partial(jax.jit, static_argnums=0)
     def vector(self, params: Params) -> Array:
         """The vector [..., d] of all parameters, or of those there are, in their order in the whole."""
         flat = {f"{layer}/{leaf}": x for layer, leaves in params.items() for leaf, x in leaves.items()}
@@ -94,7 +97,7 @@ def run_rounds(
     key, states = jax.random.key(0), []
     train = with_population(round.train, False, vmapped)
     step = jax.jit(lambda state, cohort, data: train(state, cohort, cohort_data(data, cohort), key)[0])
-    state = round.init(key, data[0]) if state is None else state
+    state = jax.jit(round.init)(key, data[0]) if state is None else state
     for batch, cohort in zip(data, cohorts, strict=True):
         state = step(state, Cohort(jnp.asarray(cohort), jnp.ones(len(cohort), bool)), batch)
         states.append(state)
@@ -117,6 +120,7 @@ def own_models(round: Round, state: State, data: ClientData) -> Variables:
     return variables(state, data)
 
 
+@jax.jit
 def completed(states: Sequence[State]) -> Params:
     """The personal models without a rule: shared and personal parameters, [rounds, clients, ...]."""
 

@@ -160,7 +160,7 @@ CONTEXT = Context(jnp.ones(4), jnp.int32(0), KEY, True)
 @pytest.mark.parametrize("base", [mlp(3, (8,), norm="batch"), cnn(3, (2,), (5,), kernel=3)])
 def test_the_projection_adds_two_layers_behind_the_features(base):
     model = projected(7)(base)
-    variables = model.init(KEY, IMAGES)
+    variables = jax.jit(model.init)(KEY, IMAGES)
     (features, _), state = model.encode(variables, IMAGES, CONTEXT)
     assert features.shape == (4, 7) and model.classify(variables["params"], features).shape == (4, 3)
     assert set(state) == set(variables) - {"params"}

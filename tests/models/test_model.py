@@ -50,7 +50,7 @@ def test_layers_names_the_class_of_nested_modules():
 def test_only_training_changes_the_other_collections():
     model = from_flax(Nested())
     inputs = jax.random.normal(KEY, (4, 5, 5, 1))
-    variables = model.init(KEY, inputs)
+    variables = jax.jit(model.init)(KEY, inputs)
     _, evaluated = model.encode(variables, inputs, context(4))
     (features, extras), trained = model.encode(variables, inputs, context(4, is_training=True))
     assert extras == {} and features.shape == (4, 4)

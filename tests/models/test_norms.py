@@ -141,5 +141,5 @@ def test_norms_of_channels_are_those_of_flax_with_equal_gradients(ours, flax):
     def loss(norm, params, x):
         return jnp.sum(jnp.sin(norm(epsilon=1e-3).apply(params, x)))
 
-    values = [jax.value_and_grad(partial(loss, norm), argnums=(0, 1))(params, x) for norm in (ours, flax)]
+    values = [jax.jit(jax.value_and_grad(partial(loss, norm), argnums=(0, 1)))(params, x) for norm in (ours, flax)]
     jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5), *values)

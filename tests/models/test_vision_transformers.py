@@ -155,7 +155,7 @@ def test_sizes_follow_from_the_configuration(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(config))
     variables = init(vit(3, mlp_size=20, **SIZES))
     save_state_dict(tmp_path / "model.safetensors", variables, VIT_NAMES[1])
-    chex.assert_trees_all_equal(vit(3, pretrained=str(tmp_path)).init(KEY, IMAGES), variables)
+    chex.assert_trees_all_equal(jax.jit(vit(3, pretrained=str(tmp_path)).init)(KEY, IMAGES), variables)
     with pytest.raises(InputError, match="features: 192 contradicts"):
         vit(3, features=192, pretrained=str(tmp_path))
     (tmp_path / "config.json").write_text(json.dumps(config | {"hidden_act": "relu"}))

@@ -81,7 +81,7 @@ def test_rows_follow_the_ids_of_clients():
 @pytest.mark.parametrize("name", TOPOLOGIES)
 @pytest.mark.parametrize("size", [1, 2, 5, 8, 12])
 def test_matrices_have_rows_and_columns_of_sum_one_and_no_negative_entry(name, size):
-    matrix = np.asarray(TOPOLOGIES[name]().matrix(size, 3), float)
+    matrix = np.asarray(jax.jit(lambda: TOPOLOGIES[name]().matrix(size, 3))(), float)
     np.testing.assert_allclose(matrix.sum(1), 1, atol=1e-6)
     np.testing.assert_allclose(matrix.sum(0), 1, atol=1e-6)
     assert matrix.min() >= 0

@@ -1,3 +1,5 @@
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -17,9 +19,8 @@ clients = st.lists(st.tuples(st.integers(0, 8), st.integers(-40, 40), st.boolean
 
 def adjust(weights, gaps, size, is_adjusted=None, **options) -> np.ndarray:
     is_adjusted = np.ones(len(weights), bool) if is_adjusted is None else is_adjusted
-    return np.asarray(
-        adjust_weights(jnp.asarray(weights), jnp.asarray(gaps), jnp.asarray(is_adjusted), size, **options)
-    )
+    adjust_all = jax.jit(functools.partial(adjust_weights, **options))
+    return np.asarray(adjust_all(jnp.asarray(weights), jnp.asarray(gaps), jnp.asarray(is_adjusted), size))
 
 
 @pytest.mark.slow
@@ -89,7 +90,7 @@ def run(weighting, views):
     """The weights of each round, and what is kept in the end."""
     state, used = weighting.init({}, views[0].num_clients), []
     for round_view in views:
-        weights, state = weighting.update(state, round_view)
+        weights, state = jax.jit(lambda state, view=round_view: weighting.update(state, view))(state)
         used.append(np.asarray(weights))
     return used, state
 
