@@ -7,7 +7,6 @@ from typing import Literal, TypedDict
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import linen as nn
 from jax import lax
 
@@ -15,6 +14,7 @@ from fedjax_het.errors import InputError
 from fedjax_het.models._conv_impl import Pads, check_conv_impl, convolve
 from fedjax_het.models._dense import add_bias
 from fedjax_het.models._model import NumClasses, from_flax
+from fedjax_het.models._native import pooling
 from fedjax_het.models._norms import NormKind, norm
 from fedjax_het.models._pretrained import Naming
 from fedjax_het.models._published import starting_from
@@ -121,7 +121,8 @@ def max_pool(x: Array, window: Pair = 2, strides: Pair | None = None, padding: P
         padding: See `to_pads`.
     """
     if (windows := _windows(x, window, strides, padding)) is not None:
-        return _largest(windows)
+        is_native = x.dtype == jnp.float32 and pooling.is_faster(x.shape) and not pooling.explain_missing_kernel()
+        return pooling.max_pool(x, pair(window)) if is_native else _largest(windows)
     window, strides = pair(window), pair(strides or window)
     pads = to_pads("pooling", x, window, strides, padding)
     x = jnp.pad(x, ((0, 0), *pads, (0, 0)), constant_values=-jnp.inf)
@@ -142,9 +143,7 @@ def _windows(x: Array, window: Pair, strides: Pair | None, padding: Padding) -> 
     to_pads("pooling", x, (height, width), pair(strides or window), padding)
     if padding not in ("VALID", 0) or pair(strides or window) != (height, width):
         return None
-    rows, columns = x.shape[1] // height, x.shape[2] // width
-    cropped = x[:, : rows * height, : columns * width]
-    return cropped.reshape(x.shape[0], rows, height, columns, width, x.shape[-1])
+    return pooling.cut_into_windows(x, (height, width))
 
 
 @jax.custom_jvp
@@ -161,11 +160,7 @@ def _largest(windows: Array) -> Array:
 def _largest_jvp(values: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
     (windows,), (tangent,) = values, tangents
     largest, where = _first_largest(_split_windows(windows))
-    # A mask instead of a gather: its transpose is a single pass that writes every entry once.
-    height, width = windows.shape[2], windows.shape[4]
-    places = np.arange(height * width, dtype=np.int32).reshape(height, 1, width, 1)
-    is_largest = where[:, :, None, :, None] == places
-    return largest, jnp.sum(jnp.where(is_largest, tangent, 0), axis=(2, 4))
+    return largest, pooling.pick_entries(tangent, where)
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(1, 2))

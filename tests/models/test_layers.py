@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from fedjax_het._internal.target_platform import tracing_for
 from fedjax_het.errors import InputError
 from fedjax_het.models._dense import Dense, multiply
-from fedjax_het.models._layers import Conv, UpConv, avg_pool, max_pool
+from fedjax_het.models._layers import Conv, UpConv, _largest, avg_pool, max_pool
+from fedjax_het.models._native import pooling
 from fedjax_het.models._norms import BatchNorm
 
 KEY = jax.random.key(0)
@@ -140,6 +141,26 @@ def test_max_pool_supports_forward_mode_and_vmap(kind):
     ours = jax.vmap(lambda x, along: jax.jvp(pool, (x,), (along,)))(x, along)
     for found, expected in zip(ours, jax.vmap(lambda x, along: jax.jvp(theirs, (x,), (along,)))(x, along), strict=True):
         np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+@pytest.mark.extended
+@pytest.mark.skipif(pooling.explain_missing_kernel() is not None, reason="no kernel for pooling")
+@pytest.mark.parametrize(("size", "window"), [((7, 6, 6), (2, 2)), ((5, 9, 3), (2, 3)), ((4, 4, 17), (2, 2))], ids=str)
+def test_compiled_pooling_and_its_derivatives_are_those_of_xla(size, window):
+    """For clients of several runs side by side; windows do not reach the last rows and columns, whose gradient is 0."""
+    x, along = jnp.round(2 * jax.random.normal(KEY, (2, 2, 3, 2, *size)))  # with many equal entries
+
+    @partial(jax.jit, static_argnums=0)
+    def derivatives(pool, x, along):
+        def slope(x):
+            return jax.vjp(pool, x)[1](jnp.sin(pool(x)))[0]
+
+        return pool(x), jax.jvp(pool, (x,), (along,)), slope(x), jax.jvp(slope, (x,), (along,))
+
+    pools = (lambda x: pooling.max_pool(x, window)), (lambda x: _largest(pooling.cut_into_windows(x, window)))
+    found, expected = (derivatives(jax.vmap(jax.vmap(pool)), x, along) for pool in pools)
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-6), found, expected)
+    assert float(jnp.abs(found[3][1]).sum()) > 0
 
 
 @pytest.mark.extended

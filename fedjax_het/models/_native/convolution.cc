@@ -1,7 +1,9 @@
 // Two bilinear maps on a CPU, the convolution and its gradient for the kernel, in single precision, the one computed in
-// three ways, the other in two. The gradient for the image is a convolution, and made of one by the caller.
+// three ways, the other in two. The gradient for the image is a convolution, and made of one by the caller. Also max
+// pooling and its gradient, which come between convolutions.
 
 #include "direct.h"
+#include "pooling.h"
 #include "scatter.h"
 #include "winograd.h"
 #include "xla/ffi/api/ffi.h"
@@ -66,11 +68,31 @@ static ffi::Error WinogradKernelGradient(Buffer x, Buffer y, int64_t top, int64_
   });
 }
 
+// Clients are more images.
+static pooling::Shape DescribedWindows(const Buffer& x, const Buffer& y, int64_t height, int64_t width) {
+  const auto d = Last(x), o = Last(y);
+  const int64_t images = x.element_count() / std::max<int64_t>(d[1] * d[2] * d[3], 1);
+  return {images, d[1], d[2], d[3], o[1], o[2], height, width};
+}
+
+static ffi::Error MaxPool(Buffer x, int64_t height, int64_t width, Result y, Result places) {
+  pooling::Maxima(DescribedWindows(x, *y, height, width), x.typed_data(), y->typed_data(), places->typed_data());
+  return ffi::Error::Success();
+}
+
+static ffi::Error MaxPoolGradient(Buffer y, Buffer places, int64_t height, int64_t width, Result x) {
+  pooling::Spread(DescribedWindows(*x, y, height, width), y.typed_data(), places.typed_data(), x->typed_data());
+  return ffi::Error::Success();
+}
+
 #define BINDING ffi::Ffi::Bind().Arg<Buffer>().Arg<Buffer>()
 #define DIRECT BINDING.Attr<int64_t>("stride").Ret<Buffer>()
 #define PADDED BINDING.Attr<int64_t>("top").Attr<int64_t>("left").Ret<Buffer>()
+#define WINDOW Attr<int64_t>("height").Attr<int64_t>("width").Ret<Buffer>()
 XLA_FFI_DEFINE_HANDLER_SYMBOL(direct_convolve, DirectConvolve, DIRECT);
 XLA_FFI_DEFINE_HANDLER_SYMBOL(direct_kernel_gradient, DirectKernelGradient, DIRECT);
 XLA_FFI_DEFINE_HANDLER_SYMBOL(scatter_convolve, ScatterConvolve, PADDED);
 XLA_FFI_DEFINE_HANDLER_SYMBOL(winograd_convolve, WinogradConvolve, PADDED);
 XLA_FFI_DEFINE_HANDLER_SYMBOL(winograd_kernel_gradient, WinogradKernelGradient, PADDED);
+XLA_FFI_DEFINE_HANDLER_SYMBOL(max_pool, MaxPool, ffi::Ffi::Bind().Arg<Buffer>().WINDOW.Ret<Buffer>());
+XLA_FFI_DEFINE_HANDLER_SYMBOL(max_pool_gradient, MaxPoolGradient, BINDING.WINDOW);

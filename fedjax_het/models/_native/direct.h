@@ -66,6 +66,7 @@ static void Pack(const float* from, int64_t lines, int64_t features, int64_t fir
 template <int W, int N>
 static void Convolve(const Shape& s, const float* x, const float* kernel, float* y) {
   std::vector<float> panel(s.rows * s.run() * W * N);
+  const float* end = y + s.images * s.out_height * s.out_width * s.features;
   for (int64_t f = 0; f < s.features; f += W * N) {
     Pack<W, N>(kernel, s.rows * s.run(), s.features, f, panel.data());
     const int64_t features = std::min<int64_t>(W * N, s.features - f);
@@ -73,9 +74,11 @@ static void Convolve(const Shape& s, const float* x, const float* kernel, float*
       const int64_t image = line / s.out_height, oy = line % s.out_height;
       const float* from = x + (image * s.height + s.stride * oy) * s.width * s.channels;
       float* to = y + line * s.out_width * s.features + f;
-      Tiles(s.out_width, [&](int64_t ox, auto rows) {
+      Tiles<N == 1 ? kNarrowTile : kTile>(s.out_width, [&](int64_t ox, auto rows) {
+        // Whole registers where the next pixels, which follow, are written over what is too much.
+        const bool has_room = features == s.features && end - (to + (ox + rows - 1) * s.features) >= W * N;
         ConvolveTile<W, N, rows.value>(s, from + s.stride * ox * s.channels, panel.data(), to + ox * s.features,
-                                       features);
+                                       has_room ? W * N : features);
       });
     }
   }
@@ -97,7 +100,7 @@ static void KernelGradient(const Shape& s, const float* x, const float* y, float
       for (int64_t ky = 0; ky < s.rows; ++ky) {
         const float* from = x + (image * s.height + ky) * s.width * s.channels;
         float* to = kernel + ky * s.run() * s.features + f;
-        Tiles(s.run(), [&](int64_t j, auto rows) {
+        Tiles<N == 1 ? kNarrowTile : kTile>(s.run(), [&](int64_t j, auto rows) {
           GradientTile<W, N, rows.value>(s, from + j, right, W * N, to + j * s.features, features);
         });
       }

@@ -12,10 +12,11 @@
 #endif
 
 #ifdef __AVX512F__
-constexpr int kWide = 16, kTile = 12;  // floats a register, rows of a tile: 24 of 32 registers hold sums
+constexpr int kWide = 16, kTile = 12;  // floats a register, rows of a tile: two registers each, 24 of 32
 #else
 constexpr int kWide = 8, kTile = 6;  // 12 of 16
 #endif
+constexpr int kNarrowTile = 12;  // rows of a tile of one register each
 
 template <int W>
 struct Vector {
@@ -81,9 +82,9 @@ static inline void WithRows(int64_t rows, Body&& body) {
 }
 
 // Cuts `count` into the fewest tiles, of equal size but for the last.
-template <typename Body>
+template <int R = kTile, typename Body>
 static inline void Tiles(int64_t count, Body&& body) {
-  const int64_t tiles = (count + kTile - 1) / kTile, size = (count + tiles - 1) / tiles;
+  const int64_t tiles = (count + R - 1) / R, size = (count + tiles - 1) / tiles;
   for (int64_t first = 0; first < count; first += size)
-    WithRows<kTile>(std::min(size, count - first), [&](auto rows) { body(first, rows); });
+    WithRows<R>(std::min(size, count - first), [&](auto rows) { body(first, rows); });
 }

@@ -1,0 +1,111 @@
+// The maximum of each window of an image, where windows lie side by side, and its gradient. From each pixel on, whole
+// registers are read and written: what they hold beyond its channels is written again with the next pixels.
+
+#pragma once
+
+#include "tiles.h"
+
+namespace pooling {
+
+typedef Vector<kWide>::Type Floats;
+
+struct Shape {
+  int64_t images, height, width, channels, rows, columns;  // of the image, and of the windows
+  int64_t window_height, window_width;
+};
+
+// `count` numbers, or a whole register.
+template <bool kWhole>
+static inline Floats Load(const float* from, int64_t count) {
+  if constexpr (kWhole) return *reinterpret_cast<const Floats*>(from);
+  Floats value = {};
+  for (int64_t i = 0; i < count; ++i) value[i] = from[i];
+  return value;
+}
+
+template <bool kWhole>
+static inline void Store(float* to, Floats value, int64_t count) {
+  if constexpr (kWhole)
+    *reinterpret_cast<Floats*>(to) = value;
+  else
+    StoreSome<kWide>(to, value, count);
+}
+
+// body(first channel, number of channels, whether registers are whole) for all channels of a pixel. The last pixels of a
+// row, of which `left` numbers are left, have no room for whole registers.
+template <typename Body>
+static inline void EachRegister(int64_t channels, int64_t left, Body&& body) {
+  if ((channels + kWide - 1) / kWide * kWide <= left) {
+    for (int64_t c = 0; c < channels; c += kWide) body(c, kWide, std::true_type());
+  } else {
+    for (int64_t c = 0; c < channels; c += kWide) body(c, std::min<int64_t>(kWide, channels - c), std::false_type());
+  }
+}
+
+// work(height, width) of the windows, which are compile-time constants where they are two by two.
+template <typename Work>
+static inline void WithWindow(const Shape& s, Work&& work) {
+  if (s.window_height == 2 && s.window_width == 2) {
+    work(std::integral_constant<int, 2>(), std::integral_constant<int, 2>());
+  } else {
+    work(static_cast<int>(s.window_height), static_cast<int>(s.window_width));
+  }
+}
+
+// The maxima, and the place of each in its window, row by row; the first of equal ones, and NaN before all.
+static void Maxima(const Shape& s, const float* x, float* y, float* places) {
+  const int64_t channels = s.channels, row_size = s.width * channels;
+  WithWindow(s, [&](auto height, auto width) {
+    for (int64_t n = 0; n < s.images; ++n)
+      for (int64_t i = 0; i < s.rows; ++i) {
+        const float* window = x + (n * s.height + i * height) * row_size;
+        for (int64_t j = 0; j < s.columns; ++j, window += width * channels, y += channels, places += channels) {
+          EachRegister(channels, (s.columns - j) * channels, [&](int64_t c, int64_t count, auto whole) {
+            Floats best = Load<whole.value>(window + c, count);
+            Floats place = {};
+#pragma GCC unroll 2
+            for (int a = 0; a < height; ++a)
+#pragma GCC unroll 2
+              for (int b = 0; b < width; ++b) {
+                const Floats value = Load<whole.value>(window + a * row_size + b * channels + c, count);
+                const auto stays = (best >= value) | (best != best);
+                best = stays ? best : value;
+                place = stays ? place : Floats{} + static_cast<float>(a * width + b);
+              }
+            Store<whole.value>(y + c, best, count);
+            Store<whole.value>(places + c, place, count);
+          });
+        }
+      }
+  });
+}
+
+// The gradient of every pixel, given that of the maxima.
+static void Spread(const Shape& s, const float* gradient, const float* places, float* x) {
+  const int64_t channels = s.channels, row_size = s.width * channels;
+  WithWindow(s, [&](auto height, auto width) {
+    const int64_t used = s.columns * width * channels, below = (s.height - s.rows * height) * row_size;
+    for (int64_t n = 0; n < s.images; ++n, x += s.height * row_size) {
+      for (int64_t i = 0; i < s.rows; ++i) {
+        float* top = x + i * height * row_size;
+        for (int64_t j = 0; j < s.columns; ++j, top += width * channels, gradient += channels, places += channels) {
+          EachRegister(channels, (s.columns - j) * channels, [&](int64_t c, int64_t count, auto whole) {
+            const Floats value = Load<whole.value>(gradient + c, count);
+            const Floats place = Load<whole.value>(places + c, count);
+#pragma GCC unroll 2
+            for (int a = 0; a < height; ++a)
+#pragma GCC unroll 2
+              for (int b = 0; b < width; ++b)
+                Store<whole.value>(top + a * row_size + b * channels + c,
+                                   place == static_cast<float>(a * width + b) ? value : Floats{}, count);
+          });
+        }
+        for (int a = 0; a < height; ++a)
+          std::memset(x + (i * height + a) * row_size + used, 0, (row_size - used) * sizeof(float));
+      }
+      std::memset(x + s.rows * height * row_size, 0, below * sizeof(float));
+    }
+  });
+}
+
+}  // namespace pooling
