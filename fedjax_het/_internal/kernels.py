@@ -56,7 +56,7 @@ def _register(source: Path, symbols: tuple[str, ...]) -> str | None:
 
 @functools.cache
 def load(source: Path) -> ctypes.CDLL:
-    """Load the kernels of a file; the first call on a machine compiles them, in some five seconds.
+    """Load the kernels of a file; the first call on a machine compiles them, in five to fifteen seconds.
 
     Raises:
         KernelUnavailableError: There is no C++17 compiler, compilation fails, or FEDJAX_HET_NATIVE is 0.

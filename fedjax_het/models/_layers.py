@@ -120,30 +120,27 @@ def max_pool(x: Array, window: Pair = 2, strides: Pair | None = None, padding: P
         strides: Strides of the window (default None, the window size).
         padding: See `to_pads`.
     """
-    if (windows := _windows(x, window, strides, padding)) is not None:
-        is_native = x.dtype == jnp.float32 and pooling.is_faster(x.shape) and not pooling.explain_missing_kernel()
-        return pooling.max_pool(x, pair(window)) if is_native else _largest(windows)
     window, strides = pair(window), pair(strides or window)
     pads = to_pads("pooling", x, window, strides, padding)
+    if _lie_side_by_side(window, strides, padding):
+        is_native = x.dtype == jnp.float32 and pooling.is_faster(x.shape) and not pooling.explain_missing_kernel()
+        return pooling.max_pool(x, window) if is_native else _largest(pooling.cut_into_windows(x, window))
     x = jnp.pad(x, ((0, 0), *pads, (0, 0)), constant_values=-jnp.inf)
     return _largest_of_overlapping(x, window, strides)
 
 
 def avg_pool(x: Array, window: Pair = 2, strides: Pair | None = None, padding: Padding = "VALID") -> Array:
     """Average pooling; padding counts as zeros, as in PyTorch. Arguments as in `max_pool`."""
-    if (windows := _windows(x, window, strides, padding)) is not None:
-        return windows.mean(axis=(2, 4))
     window, strides = pair(window), pair(strides or window)
-    return nn.avg_pool(x, window, strides, to_pads("pooling", x, window, strides, padding))
+    pads = to_pads("pooling", x, window, strides, padding)
+    if _lie_side_by_side(window, strides, padding):
+        return pooling.cut_into_windows(x, window).mean(axis=(2, 4))
+    return nn.avg_pool(x, window, strides, pads)
 
 
-def _windows(x: Array, window: Pair, strides: Pair | None, padding: Padding) -> Array | None:
-    """[batch, rows, window height, columns, window width, channel]; None if windows overlap or are padded."""
-    height, width = pair(window)
-    to_pads("pooling", x, (height, width), pair(strides or window), padding)
-    if padding not in ("VALID", 0) or pair(strides or window) != (height, width):
-        return None
-    return pooling.cut_into_windows(x, (height, width))
+def _lie_side_by_side(window: tuple[int, int], strides: tuple[int, int], padding: Padding) -> bool:
+    """Whether windows neither overlap nor are padded."""
+    return padding in ("VALID", 0) and strides == window
 
 
 @jax.custom_jvp

@@ -7,38 +7,19 @@
 
 namespace pooling {
 
-typedef Vector<kWide>::Type Floats;
-
 struct Shape {
   int64_t images, height, width, channels, rows, columns;  // of the image, and of the windows
   int64_t window_height, window_width;
 };
 
-// `count` numbers, or a whole register.
-template <bool kWhole>
-static inline Floats Load(const float* from, int64_t count) {
-  if constexpr (kWhole) return *reinterpret_cast<const Floats*>(from);
-  Floats value = {};
-  for (int64_t i = 0; i < count; ++i) value[i] = from[i];
-  return value;
-}
-
-template <bool kWhole>
-static inline void Store(float* to, Floats value, int64_t count) {
-  if constexpr (kWhole)
-    *reinterpret_cast<Floats*>(to) = value;
-  else
-    StoreSome<kWide>(to, value, count);
-}
-
-// body(first channel, number of channels, whether registers are whole) for all channels of a pixel. The last pixels of a
-// row, of which `left` numbers are left, have no room for whole registers.
+// body(first channel, number of floats) for all channels of a pixel. The last pixels of a row, of which `left` floats are
+// left, have no room for whole registers; elsewhere the number is a compile-time constant.
 template <typename Body>
 static inline void EachRegister(int64_t channels, int64_t left, Body&& body) {
   if ((channels + kWide - 1) / kWide * kWide <= left) {
-    for (int64_t c = 0; c < channels; c += kWide) body(c, kWide, std::true_type());
+    for (int64_t c = 0; c < channels; c += kWide) body(c, std::integral_constant<int, kWide>());
   } else {
-    for (int64_t c = 0; c < channels; c += kWide) body(c, std::min<int64_t>(kWide, channels - c), std::false_type());
+    for (int64_t c = 0; c < channels; c += kWide) body(c, std::min<int64_t>(kWide, channels - c));
   }
 }
 
@@ -60,20 +41,20 @@ static void Maxima(const Shape& s, const float* x, float* y, float* places) {
       for (int64_t i = 0; i < s.rows; ++i) {
         const float* window = x + (n * s.height + i * height) * row_size;
         for (int64_t j = 0; j < s.columns; ++j, window += width * channels, y += channels, places += channels) {
-          EachRegister(channels, (s.columns - j) * channels, [&](int64_t c, int64_t count, auto whole) {
-            Floats best = Load<whole.value>(window + c, count);
+          EachRegister(channels, (s.columns - j) * channels, [&](int64_t c, auto count) {
+            Floats best = LoadSome(window + c, count);
             Floats place = {};
 #pragma GCC unroll 2
             for (int a = 0; a < height; ++a)
 #pragma GCC unroll 2
               for (int b = 0; b < width; ++b) {
-                const Floats value = Load<whole.value>(window + a * row_size + b * channels + c, count);
+                const Floats value = LoadSome(window + a * row_size + b * channels + c, count);
                 const auto stays = (best >= value) | (best != best);
                 best = stays ? best : value;
                 place = stays ? place : Floats{} + static_cast<float>(a * width + b);
               }
-            Store<whole.value>(y + c, best, count);
-            Store<whole.value>(places + c, place, count);
+            StoreSome<kWide>(y + c, best, count);
+            StoreSome<kWide>(places + c, place, count);
           });
         }
       }
@@ -89,14 +70,14 @@ static void Spread(const Shape& s, const float* gradient, const float* places, f
       for (int64_t i = 0; i < s.rows; ++i) {
         float* top = x + i * height * row_size;
         for (int64_t j = 0; j < s.columns; ++j, top += width * channels, gradient += channels, places += channels) {
-          EachRegister(channels, (s.columns - j) * channels, [&](int64_t c, int64_t count, auto whole) {
-            const Floats value = Load<whole.value>(gradient + c, count);
-            const Floats place = Load<whole.value>(places + c, count);
+          EachRegister(channels, (s.columns - j) * channels, [&](int64_t c, auto count) {
+            const Floats value = LoadSome(gradient + c, count);
+            const Floats place = LoadSome(places + c, count);
 #pragma GCC unroll 2
             for (int a = 0; a < height; ++a)
 #pragma GCC unroll 2
               for (int b = 0; b < width; ++b)
-                Store<whole.value>(top + a * row_size + b * channels + c,
+                StoreSome<kWide>(top + a * row_size + b * channels + c,
                                    place == static_cast<float>(a * width + b) ? value : Floats{}, count);
           });
         }

@@ -10,7 +10,6 @@
 namespace ffi = xla::ffi;
 using Buffer = ffi::Buffer<ffi::F32>;
 using Result = ffi::Result<Buffer>;
-typedef Vector<kWide>::Type Floats;
 typedef int32_t Integers __attribute__((vector_size(4 * kWide), aligned(4)));
 
 constexpr int kColumns = 2 * kWide;  // of a tile
@@ -34,13 +33,6 @@ static inline Floats Tanh(Floats x) {
   const Floats square = x * x, large = 1.0f - 2.0f / (Exp(2.0f * x) + 1.0f);
   const Floats small = -0.33333284f + square * (0.13331491f + square * (-0.0537435f + square * (0.02065058f + square * -0.00571704f)));
   return square < 0.390625f ? x + x * square * small : large;
-}
-
-static inline Floats LoadSome(const float* from, int64_t count) {
-  Floats value = {};
-  if (count >= kWide) return *reinterpret_cast<const Floats*>(from);
-  std::memcpy(&value, from, 4 * std::max<int64_t>(count, 0));
-  return value;
 }
 
 // A matrix [depth, columns] in panels of kColumns columns, of which those that are missing are 0.

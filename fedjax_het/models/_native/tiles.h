@@ -23,6 +23,8 @@ struct Vector {
   typedef float Type __attribute__((vector_size(4 * W), aligned(4)));
 };
 
+typedef Vector<kWide>::Type Floats;
+
 // Steps between rows that an address cannot hold: x86 adds one index times 1, 2, 4 or 8, so that one pointer serves three
 // rows. Where the step is a constant of the program, one serves all. The compiler would keep an offset for each row, in
 // memory.
@@ -50,6 +52,14 @@ static inline void Accumulate(typename Vector<W>::Type (&sums)[R][N], const floa
 #pragma GCC unroll 16
     for (int p = 0; p < kPointers; ++p) rows[p] += a_next;
   }
+}
+
+// `count` floats, none if it is negative, and zeros.
+static inline Floats LoadSome(const float* from, int64_t count) {
+  Floats value = {};
+  if (count >= kWide) return *reinterpret_cast<const Floats*>(from);
+  std::memcpy(&value, from, 4 * std::max<int64_t>(count, 0));
+  return value;
 }
 
 // The first `count` of W floats, none if it is negative.
