@@ -10,6 +10,7 @@ from jaxtyping import install_import_hook
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 with install_import_hook("fedjax_het.geometry", "beartype.beartype"):  # shapes are checked at every call
+    from fedjax_het.cli import collect_garbage_rarely
     from fedjax_het.cli.configuration import build
     from fedjax_het.data.sources import _decode_cache
 from tests.compilation import use_quick_compilation
@@ -40,6 +41,10 @@ def pytest_collection_modifyitems(items):
         num_cases[test] += 1
         if num_cases[test] > MAX_CASES:
             item.add_marker(pytest.mark.slow)
+
+
+def pytest_collection_finish():
+    collect_garbage_rarely()
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -1,5 +1,6 @@
 """The command line: configs, commands that train, compare and report, and the files of their runs."""
 
+import gc
 import os
 import sys
 from pathlib import Path
@@ -23,3 +24,9 @@ def module_environment() -> dict[str, str]:
     if os.getcwd() not in sys.path:
         chosen["PYTHONSAFEPATH"] = "1"  # a folder of our name in the current directory is not ours
     return chosen
+
+
+def collect_garbage_rarely() -> None:
+    """Spare this process most garbage collections: modules stay, and tracing makes many objects but few cycles."""
+    gc.freeze()
+    gc.set_threshold(100_000)

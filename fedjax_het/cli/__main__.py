@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 import fedjax_het
+from fedjax_het.cli import collect_garbage_rarely
 from fedjax_het.errors import nearest
 
 COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
@@ -69,5 +70,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     return importlib.import_module(f"fedjax_het.cli.{COMMANDS[name][0]}").main(rest)
 
 
+def run() -> int:
+    """Run the command of this process."""
+    collect_garbage_rarely()
+    return main()
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run())

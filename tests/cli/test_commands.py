@@ -1,6 +1,7 @@
 """The console command, the configs that it finds by name, and the processes that commands start."""
 
 import contextlib
+import gc
 import os
 import subprocess
 import sys
@@ -161,3 +162,12 @@ sys.exit(subprocess.run(cli.module_command("fedjax_het.errors"), env=cli.module_
 def test_a_near_miss_is_answered_with_the_right_name(run, command, flags, message, tmp_path, capsys):
     assert run(command, *flags, f"--workdir={tmp_path}") == 2
     assert message in capsys.readouterr().err
+
+
+def test_the_process_of_a_command_collects_garbage_rarely(monkeypatch, capsys):
+    thresholds, frozen = [], []
+    monkeypatch.setattr(sys, "argv", ["fedjax-het", "--version"])
+    monkeypatch.setattr(gc, "set_threshold", lambda *values: thresholds.append(values))
+    monkeypatch.setattr(gc, "freeze", lambda: frozen.append(len(thresholds)))
+    assert console.run() == 0 and fedjax_het.__version__ in capsys.readouterr().out
+    assert frozen == [0] and thresholds[0][0] > gc.get_threshold()[0]

@@ -19,6 +19,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Self
 
+from fedjax_het.cli import collect_garbage_rarely
 from fedjax_het.cli.configuration import config_files, settings
 from fedjax_het.cli.configuration.command_line import with_exit_status
 from fedjax_het.cli.distributed import layouts
@@ -143,6 +144,7 @@ class Workers:
 def _serve(connection: Connection, cores: Sequence[int]) -> None:
     """Train the groups whose files arrive, on some cores."""
     layouts.restrict_to_cores(cores)
+    collect_garbage_rarely()
     while True:
         try:
             runs_file, log = connection.recv()
