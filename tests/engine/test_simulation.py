@@ -9,12 +9,14 @@ import optax
 import pytest
 
 from fedjax_het import data, models, simulate
+from fedjax_het._internal.keys import make_key
 from fedjax_het._internal.target_platform import tracing_for
 from fedjax_het.engine import Simulation, chunked, flatten_evaluation, sharded, vmapped
 from fedjax_het.engine.parallel import compilation
 from fedjax_het.engine.parallel.compilation import jit_initializer, jit_program
 from fedjax_het.engine.round import participation
 from fedjax_het.errors import InputError, NonFiniteError
+from tests.compilation import HAS_EMITTERS_FLAG
 from tests.harness import algorithm, difference, federation, is_equal, model, without_padding
 
 
@@ -51,23 +53,27 @@ def test_quick_compilation_of_the_first_state_gives_the_same_weights(monkeypatch
     monkeypatch.setattr(jax, "jit", lambda *args, **kwargs: options.append(kwargs) or jit(*args, **kwargs))
     starts = lambda key: draw(key, np.zeros((2, 8, 8, 1), "float32"))  # noqa: E731
     monkeypatch.setenv("XLA_FLAGS", "--xla_backend_optimization_level=2")
-    jit_initializer(starts, vmapped, None, jax.random.key(0))
+    jit_initializer(starts, vmapped, None, make_key(0))
     monkeypatch.setenv("XLA_FLAGS", "")
-    quick, arguments = jit_initializer(starts, vmapped, None, jax.random.key(0))
+    quick, arguments = jit_initializer(starts, vmapped, None, make_key(0))
     optimized = vmapped.jit(starts, None, compiler_options={"xla_backend_optimization_level": 3})
     assert [bool(option.get("compiler_options")) for option in options] == [False, True, True]
-    chex.assert_trees_all_close(quick(*arguments), optimized(jax.random.key(0)), rtol=1e-6, atol=1e-7)
+    chex.assert_trees_all_close(quick(*arguments), optimized(make_key(0)), rtol=1e-6, atol=1e-7)
 
 
-def test_rare_programs_are_compiled_with_less_effort_for_tpus(monkeypatch):
+def test_rare_programs_are_compiled_with_less_effort(monkeypatch):
     jit, options = jax.jit, []
     monkeypatch.setattr(jax, "jit", lambda *args, **kwargs: options.append(kwargs) or jit(*args, **kwargs))
-    jit_program(jnp.negative, vmapped, is_quick=True)
+    jit_program(jnp.negative, vmapped, is_quick=True)  # the flags of tests are respected
+    monkeypatch.setenv("XLA_FLAGS", "")
+    jit_program(jnp.negative, vmapped)
+    jit_program(jnp.negative, vmapped, is_quick=True)(jnp.ones(3))
     with tracing_for("tpu"):
         jit_program(jnp.negative, vmapped)
         jit_program(jnp.negative, vmapped, is_quick=True)
         jit_initializer(jnp.negative, vmapped, None, jnp.zeros(1))
-    assert [bool(option.get("compiler_options")) for option in options] == [False, False, True, True]
+    expected = [False, False, HAS_EMITTERS_FLAG, False, True, True]
+    assert [bool(option.get("compiler_options")) for option in options] == expected
 
 
 @pytest.mark.parametrize("effort", [0.5, None])

@@ -4,9 +4,10 @@ import logging
 import os
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
+import jaxlib
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 from jax.stages import Wrapped
 
@@ -25,6 +26,8 @@ MIN_KEPT_SECONDS = 0.2
 _THREADS = ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="compilation")
 _OPTIMIZATION_LEVEL = "xla_backend_optimization_level"
 _QUICK_ON_TPU = {"exec_time_optimization_effort": -0.5}  # between -1 and 1
+# The older emitters compile a kernel in half the time; later versions of XLA refuse the name of the option.
+_QUICK_ON_CPU = {"xla_cpu_use_fusion_emitters": False} if jaxlib.__version__.startswith("0.10.") else {}
 
 
 def use_program_cache() -> None:
@@ -73,20 +76,27 @@ def jit_program(
         layout: The layout of the devices.
         results: The shardings of the results, a prefix tree; None: replicated.
         donate: The indices of arguments to donate.
-        is_quick: Whether compilation should be fast because the function runs rarely, like evaluations. On TPUs, most
-            of the compilation time is the search for the fastest convolutions.
+        is_quick: Whether compilation should be fast because the function runs rarely, like evaluations, see
+            `_quick_compiler_options`.
 
     Returns:
         The jitted function.
     """
     results = layout.sharding if results is None else results
-    return layout.jit(function, results, donate_argnums=donate, **(_quick_compiler_options() if is_quick else {}))
+    options = _quick_compiler_options() if is_quick else {}
+    return layout.jit(function, results, donate_argnums=donate, compiler_options=options)
 
 
-def _quick_compiler_options() -> dict:
-    """Arguments of jax.jit; an effort set by the user is respected. JAX 0.12 no longer has this setting."""
-    is_given = getattr(jax.config, "jax_exec_time_optimization_effort", 0) != 0
-    return {} if is_given or target_platform() != "tpu" else {"compiler_options": _QUICK_ON_TPU}
+def _quick_compiler_options() -> dict[str, Any]:
+    """Options for programs that run rarely; those that the user has set are respected.
+
+    On TPUs, most of the compilation time is the search for the fastest convolutions. JAX 0.12 has no such effort.
+    """
+    platform, flags = target_platform(), os.environ.get("XLA_FLAGS", "")
+    if platform == "cpu":
+        return {name: value for name, value in _QUICK_ON_CPU.items() if name not in flags}
+    has_effort = getattr(jax.config, "jax_exec_time_optimization_effort", 0) != 0
+    return {} if has_effort or platform != "tpu" else _QUICK_ON_TPU
 
 
 def jit_initializer(
@@ -96,7 +106,7 @@ def jit_initializer(
 
     The initial weights of each layer are a separate kernel, and on CPUs LLVM takes longer for these than for the round
     (3.1 s for a ResNet-18, 3.2 s for the smallest U-Net). Optimization level 1 takes 1.4 s and 0.6 s, with the same
-    weights up to rounding. A level set in XLA_FLAGS is respected. On TPUs the initializer counts as a rare program.
+    weights up to rounding. A level set in XLA_FLAGS is respected. Beyond that, it counts as a rare program.
 
     Args:
         function: The function.
@@ -108,11 +118,11 @@ def jit_initializer(
         (The jitted program, its arguments: the constants of the function, such as pretrained weights, before its own.)
     """
     is_reducible = target_platform() == "cpu" and _OPTIMIZATION_LEVEL not in os.environ.get("XLA_FLAGS", "")
-    options = {"compiler_options": {_OPTIMIZATION_LEVEL: 1}} if is_reducible else _quick_compiler_options()
+    options = _quick_compiler_options() | ({_OPTIMIZATION_LEVEL: 1} if is_reducible else {})
     traced, shapes = jax.make_jaxpr(function, return_shape=True)(*arguments)
 
     def initialize(constants: list[HostArray], *arguments: PyTree) -> PyTree:
         values = jaxpr_as_fun(ClosedJaxpr(traced.jaxpr, constants))(*jax.tree.leaves(arguments))
         return jax.tree.unflatten(jax.tree.structure(shapes), values)
 
-    return layout.jit(initialize, results, **options), (traced.consts, *arguments)
+    return layout.jit(initialize, results, compiler_options=options), (traced.consts, *arguments)

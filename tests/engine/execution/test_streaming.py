@@ -37,7 +37,7 @@ SLOW = pytest.mark.slow
 def full_optimization(monkeypatch):
     jit = Layout.jit
     monkeypatch.setattr(
-        Layout, "jit", lambda *arguments, **options: jit(*arguments, compiler_options=EARNEST, **options)
+        Layout, "jit", lambda *arguments, **options: jit(*arguments, **options | {"compiler_options": EARNEST})
     )
 
 
