@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 import optax
+from jax import lax
 
 from fedjax_het.errors import InputError
 from fedjax_het.survival import cox_losses
@@ -160,13 +161,17 @@ def check_classes(labels: HostArray) -> None:
 def cross_entropies(logits: Array, labels: Array) -> Array:
     """Softmax cross-entropy of every label: logits [..., class] -> [...]; of padding, a number without meaning.
 
+    A label is compared with all classes, since the transpose of a gather is a scatter, which few devices do fast.
+
     Raises:
         InputError: The labels are no classes, or there is a single logit.
     """
     check_classes(labels)
     if logits.shape[-1] < 2:
         raise InputError("classes need a model with a logit for each, not with a single output.")
-    return optax.softmax_cross_entropy_with_integer_labels(logits, labels)
+    shifted = logits - lax.stop_gradient(logits.max(axis=-1, keepdims=True))
+    is_label = labels[..., None] == jnp.arange(logits.shape[-1])
+    return jnp.log(jnp.exp(shifted).sum(axis=-1)) - jnp.where(is_label, shifted, 0).sum(axis=-1)
 
 
 def binary_cross_entropies(logits: Array, labels: Array) -> Array:
