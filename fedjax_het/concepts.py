@@ -11,6 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from fedjax_het._internal.keys import make_key
+
 Array = jax.Array
 HostArray = jax.Array | np.ndarray  # on the device, or on the host
 _BLACK_TO_WHITE = 255
@@ -99,5 +101,5 @@ def mirror(pixels: Array, rows: Array, columns: Array) -> Array:
 def _keys(concepts: Concepts, concept: Array, number: Array, purpose: int) -> Array:
     """[batch]: keys that are functions of the seed, the concept and the number of the example."""
     assert concepts.seed is not None  # there is one with noise or flips
-    root = jax.random.fold_in(jax.random.key(concepts.seed, impl="threefry2x32"), purpose)
+    root = jax.random.fold_in(make_key(concepts.seed), purpose)
     return jax.vmap(lambda c, n: jax.random.fold_in(jax.random.fold_in(root, c), n))(concept, number)

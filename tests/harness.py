@@ -11,6 +11,7 @@ import optax
 import pytest
 
 from fedjax_het import data, models, tree
+from fedjax_het._internal.keys import make_key
 from fedjax_het.algorithm import Algorithm, OutputMixture
 from fedjax_het.algorithms import ALGORITHMS, FAMILIES
 from fedjax_het.data import Federation
@@ -128,7 +129,7 @@ def run(
     change: Callable[[State], State] = lambda state: state,
 ) -> tuple[State, list]:
     """(the last state, the metrics of every round).   change: of the state before the first."""
-    data, key = supply(round.algorithm, federation()).data if data is None else data, jax.random.key(seed)
+    data, key = supply(round.algorithm, federation()).data if data is None else data, make_key(seed)
     step, state, metrics = _compiled(round), change(round.init(key, data)), []
     for _ in range(rounds):
         state, measured = step(state, data, key)
@@ -138,7 +139,7 @@ def run(
 
 def traffic(round: Round) -> tuple[int, float]:
     """(Bytes received, bits sent) per client and round."""
-    data, key = federation().data, jax.random.key(0)
+    data, key = federation().data, make_key(0)
     messages = jax.eval_shape(round.step_with_messages, jax.eval_shape(round.init, key, data), data, key)[2]
     return traffic_per_client(round.algorithm, round.problem, data, federation().num_clients, messages)
 
@@ -210,7 +211,7 @@ def task_loss(round: Round, state: State) -> float:
         mixture = evaluated_model(round.algorithm, round.problem, state.server, personal)
     else:
         mixture = OutputMixture((tree.merge(*fixed, state.server.shared, personal),), (1.0,))
-    context = Context(np.ones(len(labels), np.float32), state.server.round, jax.random.key(0), False)
+    context = Context(np.ones(len(labels), np.float32), state.server.round, make_key(0), False)
     network = round.problem.model
     logits = 0.0
     for variables, weight in zip(mixture.models, mixture.weights, strict=True):

@@ -10,6 +10,7 @@ from beartype.roar import BeartypeDoorHintViolation
 from jaxtyping import TypeCheckError
 
 from fedjax_het import aggregators, data, geometry
+from fedjax_het._internal.keys import make_key
 from fedjax_het.client import objectives
 from fedjax_het.engine.round.client_step import cohort_data
 from fedjax_het.engine.round.participation import uniform
@@ -42,7 +43,7 @@ def trace_checked(algorithm, model, federation):
             state, metrics, messages = checked(round.step_with_messages)(state, data, key)
         return metrics, messages
 
-    jax.eval_shape(two_rounds, jax.random.key(0), federation.data)
+    jax.eval_shape(two_rounds, make_key(0), federation.data)
 
 
 @every_algorithm_slowly

@@ -16,7 +16,7 @@ from jax.extend.core import Literal
 
 from fedjax_het import sharing, tree
 from fedjax_het._internal import atomic
-from fedjax_het._internal.keys import make_key
+from fedjax_het._internal.keys import GENERATOR, make_key
 from fedjax_het.data.federation import Federation
 from fedjax_het.engine.parallel.compilation import jit_initializer
 from fedjax_het.engine.parallel.layout import vmapped
@@ -113,7 +113,7 @@ def _find_cut(model: Model, variables: Variables, frozen: Variables, example: Ar
 
     def record(changing: tuple[Variables, Array, Array, Array], inputs: Array) -> list[Array]:
         trained, mask, number, key = changing
-        context = Context(mask, number, jax.random.wrap_key_data(key, impl="threefry2x32"), True)
+        context = Context(mask, number, jax.random.wrap_key_data(key, impl=GENERATOR), True)
         calls: list[tuple[str | None, Any]] = []
         (features, extras), _ = _encode(model, tree.merge(frozen, trained), inputs, context, calls=calls)
         calls += [(None, None if extras else features)]

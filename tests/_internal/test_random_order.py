@@ -4,6 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedjax_het._internal.keys import make_key
 from fedjax_het._internal.random_order import draw_bits, sort_by_bits
 
 _BITS = st.sampled_from([0, 1, 2**31 - 1, 2**31, 2**32 - 1])  # few, so that some are equal
@@ -19,6 +20,6 @@ def test_places_are_in_the_order_of_a_stable_sort(entries):
 
 
 def test_bits_of_a_number_do_not_depend_on_the_others():
-    key, numbers = jax.random.key(3), jnp.arange(5)
+    key, numbers = make_key(3), jnp.arange(5)
     np.testing.assert_array_equal(draw_bits(key, numbers)[3], draw_bits(key, numbers[3:4])[0])
     assert len(set(draw_bits(key, numbers).tolist())) == 5

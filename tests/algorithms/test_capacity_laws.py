@@ -9,6 +9,7 @@ import pytest
 from flax import linen as nn
 
 from fedjax_het import capacities, data, models, tree
+from fedjax_het._internal.keys import make_key
 from fedjax_het.client.sub_networks import keep_entries, kept_units, outer_mask
 from fedjax_het.engine.parallel.layout import chunked
 from fedjax_het.engine.round import participation
@@ -32,7 +33,7 @@ def whole_labels():
 
 def masks_of(network, inputs, widths, level, window="first", number=0):
     """The masks of the sub-network with the level-th width, by path, and the variables."""
-    variables = network.init(jax.random.key(0), jnp.asarray(inputs))
+    variables = network.init(make_key(0), jnp.asarray(inputs))
     problem = Problem(network, (), prepare=jnp.asarray)
     view = client_view(variables, round=number, data=ClientData(Examples(jnp.asarray(inputs), None), None, None, None))
     axes = kept_units(capacities.assign_widths(widths, window=window), problem, view, jnp.asarray(level))
@@ -78,14 +79,14 @@ def _check_slices(network, narrow, inputs):
     small = {path: leaf[np.ix_(*(np.flatnonzero(masks[path].any(tuple(i for i in range(leaf.ndim) if i != axis)))
                                  for axis in range(leaf.ndim)))]
              for path, leaf in tree.leaves_by_path(variables).items()}  # fmt: skip
-    shapes = jax.eval_shape(narrow.init, jax.random.key(0), inputs)
+    shapes = jax.eval_shape(narrow.init, make_key(0), inputs)
     assert {path: leaf.shape for path, leaf in tree.leaves_by_path(shapes).items()} == {
         path: leaf.shape for path, leaf in small.items()
     }
     kept = tree.from_paths({path: leaf * masks[path] for path, leaf in tree.leaves_by_path(variables).items()})
     logits = []
     for net, weights in ((network, kept), (narrow, tree.from_paths(small))):
-        context = Context(jnp.ones(len(inputs)), jnp.asarray(0), jax.random.key(0), True)
+        context = Context(jnp.ones(len(inputs)), jnp.asarray(0), make_key(0), True)
         (features, _), _ = net.encode(weights, jnp.asarray(inputs), context)
         logits.append(net.classify(weights["params"], features))
     np.testing.assert_allclose(*logits, rtol=1e-4, atol=1e-5)
@@ -124,7 +125,7 @@ def test_if_all_clients_are_whole_it_is_fedavg(name):
 def test_entries_that_nobody_sends_keep_their_value_exactly(name):
     options = {"widths": (0.5, 0.25), "momentum": 0.9, "weight_decay": 0.1}
     round = compose(name, options=options)
-    before = round.init(jax.random.key(0), federation().data).server.shared["params"]
+    before = round.init(make_key(0), federation().data).server.shared["params"]
     after = run(round)[0].server.shared["params"]
     for layer, leaf, part in (("dense_0", "kernel", np.s_[:, 4:]), ("dense_0", "bias", np.s_[4:]),
                               ("classifier", "kernel", np.s_[4:])):  # fmt: skip
@@ -138,7 +139,7 @@ def test_a_head_row_is_averaged_over_the_clients_with_its_class():
     labels = jnp.minimum(chosen.examples.labels, 1)  # nobody has class 2
     chosen = chosen._replace(examples=chosen.examples._replace(labels=labels))
     round = compose("heterofl", options={"weight_decay": 0.1, "masks_logits": False})
-    before = round.init(jax.random.key(0), chosen).server.shared["params"]["classifier"]
+    before = round.init(make_key(0), chosen).server.shared["params"]["classifier"]
     after = run(round, data=chosen)[0].server.shared["params"]["classifier"]
     np.testing.assert_array_equal(after["kernel"][:, 2], before["kernel"][:, 2])
     assert not np.array_equal(after["kernel"][:, :2], before["kernel"][:, :2])
@@ -164,7 +165,7 @@ def test_units_outside_the_sub_network_do_not_move_with_any_activation():
         return leaf[tuple(slice(size) for size in like.shape)]
 
     start = compose("heterofl", network=models.from_flax(Sigmoid()), options=options)
-    whole = start.init(jax.random.key(0), whole_labels()).server.shared
+    whole = start.init(make_key(0), whole_labels()).server.shared
 
     def begin(state):
         shared = jax.tree.map(cut, whole, state.server.shared)
@@ -192,7 +193,7 @@ def test_a_file_gives_every_client_its_width(tmp_path):
     assert chosen.widths == (0.5, 1.0)
     assert [int(chosen.level(jnp.asarray(i), jnp.asarray(0))) for i in range(3)] == [1, 0, 0]
     with pytest.raises(InputError, match="has the widths of 3 clients, but there are 5"):
-        compose("heterofl", options={"widths": str(path)}).init(jax.random.key(0), federation().data)
+        compose("heterofl", options={"widths": str(path)}).init(make_key(0), federation().data)
 
 
 @pytest.mark.parametrize(
@@ -231,8 +232,8 @@ def test_networks_without_sub_networks_are_refused(network, message):
     chosen = data.toy(num_clients=5, image=(32, 32, 1), examples_per_client=(7, 24))
     round = make_round(algorithm("heterofl"), network(), 5, prepare=chosen.prepare)
     with pytest.raises(InputError, match=message):
-        start = jax.eval_shape(round.init, jax.random.key(0), chosen.data)
-        jax.eval_shape(round.step, start, chosen.data, jax.random.key(0))
+        start = jax.eval_shape(round.init, make_key(0), chosen.data)
+        jax.eval_shape(round.step, start, chosen.data, make_key(0))
 
 
 @pytest.mark.extended
@@ -279,8 +280,8 @@ def test_half_the_width_costs_less_than_half():
     def count_flops(width: float) -> float:
         network = models.mlp(3, (256, 256, 256))
         round = compose("heterofl", network=network, options={"widths": (width,)})
-        state = round.init(jax.random.key(0), federation().data)
-        step = jax.jit(round.step).lower(state, federation().data, jax.random.key(0))
+        state = round.init(make_key(0), federation().data)
+        step = jax.jit(round.step).lower(state, federation().data, make_key(0))
         return step.compile().cost_analysis()["flops"]
 
     assert count_flops(0.5) < 0.45 * count_flops(1.0)  # the server works on the whole network

@@ -8,6 +8,7 @@ import optax
 import pytest
 
 from fedjax_het import sharing, tree
+from fedjax_het._internal.keys import make_key
 from fedjax_het.engine.parallel.layout import chunked, sharded
 from fedjax_het.engine.round.participation import Participation
 from fedjax_het.errors import InputError
@@ -35,13 +36,13 @@ from tests.harness import (
     task_loss,
 )
 
-KEY = jax.random.key(0)
+KEY = make_key(0)
 
 
 @pytest.mark.every_case
 @one_of_each_family
 def test_a_round_keeps_structure_shapes_and_dtypes(name):
-    before = plain_round(name).init(jax.random.key(0), federation_of(name).data)
+    before = plain_round(name).init(make_key(0), federation_of(name).data)
     after, _ = reference_run(name)
     chex.assert_trees_all_equal_shapes_and_dtypes(before, after)
     assert int(after.server.round) == 3
@@ -94,7 +95,7 @@ def test_the_order_of_clients_does_not_change_the_result(name):
 
 @every_algorithm
 def test_training_lowers_the_task_loss(name):
-    before = plain_round(name).init(jax.random.key(0), federation_of(name).data)
+    before = plain_round(name).init(make_key(0), federation_of(name).data)
     rounds = int(20 * algorithm(name).aggregator.extrapolation)  # extrapolated steps overshoot at first
     after, _ = run(plain_round(name), rounds=rounds)
     # A frozen body with random weights, and few trained weights; or sub-networks of few units, without a norm.
@@ -116,8 +117,8 @@ def test_personal_leaves_are_never_sent(name):
             compose(name, change={"sharing": sharing.personal("params/context")}).init(KEY, federation_of(name).data)
         return
     round = compose(name, change={"sharing": rule})
-    state = round.init(jax.random.key(0), federation_of(name).data)
-    after, metrics, said = jax.jit(round.step_with_messages)(state, federation_of(name).data, jax.random.key(0))
+    state = round.init(make_key(0), federation_of(name).data)
+    after, metrics, said = jax.jit(round.step_with_messages)(state, federation_of(name).data, make_key(0))
     personal = set(tree.paths(state.clients.personal)) - set(tree.paths(state.server.shared))  # without a server, all
     assert personal
     assert not personal & set(tree.paths(said.received.shared))
@@ -131,7 +132,7 @@ def test_personal_leaves_are_never_sent(name):
 @all_quick_for("fedavg", "fedbn")
 def test_training_works_with_an_adaptive_server_optimizer(name):
     round = compose(name, change={"server_optimizer": optax.adam(0.03)})
-    before = round.init(jax.random.key(0), federation_of(name).data)
+    before = round.init(make_key(0), federation_of(name).data)
     after, _ = run(round, rounds=5 if name in ADAPTERS else 15)  # on a frozen random body it overshoots later
     assert task_loss(round, after) < task_loss(round, before)
 

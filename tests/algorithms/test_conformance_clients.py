@@ -9,6 +9,7 @@ import optax
 import pytest
 
 from fedjax_het import tree
+from fedjax_het._internal.keys import make_key
 from fedjax_het.algorithm import LocalUpdate
 from fedjax_het.engine.round import participation
 from fedjax_het.engine.round.participation import Participation
@@ -43,7 +44,7 @@ def test_clients_that_drop_out_are_not_counted(name):
 @all_quick_for("fedld")
 def test_a_round_without_reports_does_not_change_the_state(name):
     round = compose(name, participation=participation.bernoulli(1e-30))  # no client, in practice
-    before = round.init(jax.random.key(0), federation_of(name).data)
+    before = round.init(make_key(0), federation_of(name).data)
     state, metrics = run(round, rounds=2)
     assert is_equal(before.server._replace(round=state.server.round), state.server)
     assert is_equal(before.clients, state.clients)
@@ -126,8 +127,8 @@ def test_with_identical_clients_the_servers_step_is_theirs(name):
         federation_of(name).data, lambda rows: Rows(np.repeat(rows.index[:1], 5, axis=0), np.repeat(rows.count[:1], 5))
     )
     round = compose(name, change={"server_optimizer": optax.sgd(1.0)})
-    state = round.init(jax.random.key(0), alike)
-    after, _, said = jax.jit(round.step_with_messages)(state, alike, jax.random.key(0))
+    state = round.init(make_key(0), alike)
+    after, _, said = jax.jit(round.step_with_messages)(state, alike, make_key(0))
     start = params_of(name, round, state.server, state.server.shared)
     moved = tree.subtract(params_of(name, round, after.server, after.server.shared), start)
     updates = said.uploads.update["params"]
@@ -157,7 +158,7 @@ def test_with_identical_clients_the_servers_step_is_theirs(name):
 def test_clients_with_zero_updates_stay_finite(name, still):
     """No NaN from the direction of a zero update; without updates, the server does not change."""
     round = compose(name, change={"local_update": keep_start(algorithm(name).local_update, still)})
-    before = round.init(jax.random.key(0), federation_of(name).data)
+    before = round.init(make_key(0), federation_of(name).data)
     state, metrics = run(round, rounds=2)
     assert bool(tree.is_finite(state))
     assert int(metrics[-1].num_reporting) == 5

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from fedjax_het import models
+from fedjax_het._internal.keys import make_key
 from fedjax_het.client.depths import exits_in_order, scale_exits
 from fedjax_het.engine.round.participation import Participation
 from fedjax_het.errors import InputError
@@ -17,7 +18,7 @@ DEEP = models.mlp(3, hidden=(8, 6, 5))
 
 
 def predict(model, variables, inputs):
-    context = Context(jnp.ones(len(inputs)), jnp.int32(0), jax.random.key(0), False)
+    context = Context(jnp.ones(len(inputs)), jnp.int32(0), make_key(0), False)
     (features, _), _ = model.encode(variables, inputs, context)
     return model.classify(variables["params"], features)
 
@@ -37,7 +38,7 @@ def changed_layers(before, after) -> set[str]:
 @pytest.mark.extended
 def test_a_client_changes_the_layers_before_its_exits_alone(depth):
     round = compose("depthfl", network=DEEP, participation=only(1), options={"depths": (1, depth), "weight": 0.5})
-    start = round.init(jax.random.key(0), federation().data).server.shared["params"]
+    start = round.init(make_key(0), federation().data).server.shared["params"]
     after = run(round, rounds=1)[0].server.shared["params"]
     expected = {1: set(), 2: {"exits/dense_2", "dense_1"}, 3: {"exits/dense_2", "dense_1", "dense_2", "classifier"}}
     assert changed_layers(start, after) == {"dense_0", "exits/dense_1"} | expected[min(depth, 3)]
@@ -52,8 +53,8 @@ def test_a_network_without_further_exits_trains_as_fedavg_with_equal_weights():
 
 @pytest.mark.extended
 def test_logits_are_the_mean_of_the_exits():
-    model, inputs = with_exits()(models.cnn(3, (2, 3), (4,))), jax.random.normal(jax.random.key(1), (5, 8, 8, 1))
-    variables = model.init(jax.random.key(0), inputs)
+    model, inputs = with_exits()(models.cnn(3, (2, 3), (4,))), jax.random.normal(make_key(1), (5, 8, 8, 1))
+    variables = model.init(make_key(0), inputs)
     names = exits_in_order(model, variables["params"], inputs)
     assert names == ["conv_1", "dense_0", "classifier"]
     alone = [
@@ -67,4 +68,4 @@ def test_logits_are_the_mean_of_the_exits():
 
 def test_layers_that_do_not_exist_are_named():
     with pytest.raises(InputError, match="'dense_7' is not a layer"):
-        with_exits(("dense_7",))(DEEP).init(jax.random.key(0), jnp.zeros((1, 4)))
+        with_exits(("dense_7",))(DEEP).init(make_key(0), jnp.zeros((1, 4)))

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from fedjax_het import tree
+from fedjax_het._internal.keys import make_key
 from fedjax_het.algorithms import fedkd
 from fedjax_het.engine.round.program import make_round
 from fedjax_het.errors import InputError
@@ -31,7 +32,7 @@ from tests.harness import (
 from tests.views import client_view
 
 pytestmark = pytest.mark.extended
-KEY = jax.random.key(0)
+KEY = make_key(0)
 ALONE = {"sharing": whole_model, "adapt": with_empty_parameter}
 
 

@@ -8,6 +8,7 @@ import optax
 import pytest
 
 from fedjax_het import models, tree
+from fedjax_het._internal.keys import make_key
 from fedjax_het.engine import Simulation
 from fedjax_het.engine.round import participation
 from tests.harness import algorithm, compose, difference, federation, is_equal, run
@@ -23,7 +24,7 @@ def train(name: str, rounds: int = 2, cohort: int = 5, **options):
 
 
 def start(name: str):
-    return compose(name, norm="none").init(jax.random.key(0), federation().data)
+    return compose(name, norm="none").init(make_key(0), federation().data)
 
 
 def own_params(state):
@@ -57,7 +58,7 @@ def test_dittos_own_models_depend_on_others_through_lam_alone():
 @pytest.mark.parametrize("name", ["ditto", "pfedme", "apfl"])
 def test_own_models_rest_where_nobody_asks_and_are_never_sent(name):
     round = compose(name, norm="none", participation=participation.uniform(2))
-    key, data, before = jax.random.key(0), federation().data, start(name)
+    key, data, before = make_key(0), federation().data, start(name)
     after, metrics, said = jax.jit(round.step_with_messages)(before, data, key)
     asked = set(metrics.cohort.tolist())
     for client in range(5):
@@ -137,7 +138,7 @@ def test_the_released_step_of_apfls_alpha_reads_the_weight_decay_of_the_own_mode
     rate = 0.05
     options = {"alpha": 1.0, "preset": "released", "weight_decay": 0.1, "learning_rate": rate, "momentum": 0.0}
     round = compose("apfl", norm="none", num_clients=1, options=options | {"epochs": None, "steps": 1})
-    data, key = federation(1).data, jax.random.key(0)
+    data, key = federation(1).data, make_key(0)
     before = round.init(key, data)
     own = before.clients.memory["own"]
     own = own._replace(model=tree.scale(2.0, own.model))

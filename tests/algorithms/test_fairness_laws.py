@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from fedjax_het import tree
+from fedjax_het._internal.keys import make_key
 from fedjax_het.server.aggregators import common_descent, lipschitz_mean, ordered_projection
 from fedjax_het.server.weightings import agnostic, released_tilt, tilted
 from tests.golden.replay import aggregate
@@ -168,9 +169,9 @@ def test_the_averaged_adversary_evaluates_the_mean_of_all_models():
 
     round = compose("afl", norm="none", options={"averaged": True})
     step, data, models = jax.jit(round.step), federation().data, []
-    state = round.init(jax.random.key(0), data)
+    state = round.init(make_key(0), data)
     for _ in range(3):
-        state, _ = step(state, data, jax.random.key(0))
+        state, _ = step(state, data, make_key(0))
         models.append(state.server.shared)
     mean = jax.tree.map(lambda *leaves: sum(leaves) / 3, *models)
     assert float(tree.norm(tree.subtract(round.algorithm.evaluated(state.server), mean))) < 1e-5

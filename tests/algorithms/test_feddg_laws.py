@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from fedjax_het import data, models
+from fedjax_het._internal.keys import make_key
 from fedjax_het.client.episodes import interpolated_amplitudes
 from fedjax_het.client.measures import low_frequency_amplitudes
 from fedjax_het.client.objectives import boundary_contrast
@@ -68,7 +69,7 @@ def test_amplitudes_are_those_of_other_known_clients_each_as_likely():
 
     def draws(is_known):
         view = view_of(1, {"amplitudes": {"latest": latest, "is_known": is_known}})
-        return np.asarray(alter(batch, view, jax.random.key(0)))
+        return np.asarray(alter(batch, view, make_key(0)))
 
     drawn, counts = np.unique(np.rint(draws(is_known).sum((1, 2, 3))), return_counts=True)
     assert set(drawn) == {0, 1, 30, 31, 32, 33, 40}

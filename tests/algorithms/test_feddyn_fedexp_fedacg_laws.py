@@ -7,6 +7,7 @@ import optax
 import pytest
 
 from fedjax_het import tree
+from fedjax_het._internal.keys import make_key
 from fedjax_het.algorithms import fedacg, feddyn, fedexp
 from fedjax_het.engine.round import participation
 from fedjax_het.errors import InputError
@@ -18,7 +19,7 @@ pytestmark = pytest.mark.extended
 
 def messages(round, rounds: int):
     """The states before and after each round, and the messages of each round."""
-    data, key = federation().data, jax.random.key(0)
+    data, key = federation().data, make_key(0)
     step, states, messages = jax.jit(round.step_with_messages), [round.init(key, data)], []
     for _ in range(rounds):
         state, metrics, told = step(states[-1], data, key)
@@ -96,7 +97,7 @@ def test_fedacg_without_momentum_and_pull_is_fedavg():
 
 def test_fedacg_with_another_server_optimizer_needs_another_model_to_test():
     state = compose("fedacg", norm="none", change={"server_optimizer": optax.adam(0.1)})
-    server = state.init(jax.random.key(0), federation().data).server
+    server = state.init(make_key(0), federation().data).server
     with pytest.raises(InputError, match=r"^server_optimizer: the evaluated model"):
         fedacg().evaluated(server)
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from fedjax_het import sharing, tree
+from fedjax_het._internal.keys import make_key
 from fedjax_het.client.consistency import _is_consistent, _min_count
 from fedjax_het.engine.round import participation
 from fedjax_het.errors import InputError
@@ -25,7 +26,7 @@ def test_fedheal_without_masks_and_momentum_is_fedavg_with_equal_weights():
 def test_fedheal_masks_by_the_clients_own_past_and_averages_over_open_masks():
     change = {"sharing": sharing.personal(sharing.HEAD)}
     round = compose("fedheal", norm="none", participation=participation.uniform(3), options={"tau": 0.4}, change=change)
-    data, key = federation().data, jax.random.key(0)
+    data, key = federation().data, make_key(0)
     step, state, has_closed, was_away = jax.jit(round.step_with_messages), round.init(key, data), False, False
     for _ in range(5):
         before = state

@@ -6,6 +6,7 @@ import jax
 import numpy as np
 import pytest
 
+from fedjax_het._internal.keys import make_key
 from fedjax_het.algorithms import ALGORITHMS
 from fedjax_het.client.objectives import cross_entropy
 from fedjax_het.engine import Simulation
@@ -61,8 +62,8 @@ def test_with_one_client_every_editing_method_is_fedavg(name):
 @pytest.mark.parametrize("moment", ["last_epoch_mean", "round_mean", "pre_eval", "post_eval"])
 def test_a_correction_reports_one_loss_per_client(moment):
     round = compose("fedmgc", options={"client_loss": moment})
-    state = round.init(jax.random.key(0), federation().data)
-    *_, said = jax.jit(round.step_with_messages)(state, federation().data, jax.random.key(0))
+    state = round.init(make_key(0), federation().data)
+    *_, said = jax.jit(round.step_with_messages)(state, federation().data, make_key(0))
     assert said.uploads.reports["loss"].shape == (5,)
     assert np.all(np.asarray(said.uploads.reports["loss"]) > 0)
 

@@ -8,6 +8,7 @@ import optax
 import pytest
 
 from fedjax_het import sharing, tree
+from fedjax_het._internal.keys import make_key
 from fedjax_het.algorithms import ALGORITHMS, fedbabu, fedper, fedrep, lgfedavg
 from fedjax_het.engine.round import participation
 from fedjax_het.errors import InputError
@@ -51,7 +52,7 @@ def test_lgfedavg_with_head_and_body_exchanged_is_fedper():
 )
 def test_personal_parts_stay_with_clients_and_rest_where_nobody_asks(built, sent):
     round = compose_built(built)
-    key, data = jax.random.key(0), federation().data
+    key, data = make_key(0), federation().data
     before = round.init(key, data)
     after, metrics, said = jax.jit(round.step_with_messages)(before, data, key)
     assert {path.split("/")[1] for path in tree.paths(said.uploads.update)} == {sent}
@@ -64,7 +65,7 @@ def test_personal_parts_stay_with_clients_and_rest_where_nobody_asks(built, sent
 
 @pytest.mark.slow
 def test_fedreps_body_rests_in_the_head_phase_and_its_head_in_the_body_phase():
-    start = compose_built(fedrep(**TINY)).init(jax.random.key(0), federation().data)
+    start = compose_built(fedrep(**TINY)).init(make_key(0), federation().data)
     head_alone = train(fedrep(2, 0.05, **TINY | {"learning_rate": 0.0}))
     assert is_equal(start.server.shared, head_alone.server.shared)
     assert not is_equal(heads(start), heads(head_alone))
@@ -81,7 +82,7 @@ def test_fedrep_without_head_epochs_is_fedbabu():
 
 def test_fedbabu_never_changes_its_head():
     built = fedbabu(momentum=0.9, weight_decay=0.1, **TINY)
-    start = compose_built(built).init(jax.random.key(0), federation().data)
+    start = compose_built(built).init(make_key(0), federation().data)
     after = train(built)
     assert is_equal(heads(start), heads(after))
     assert not is_equal(start.server.shared, after.server.shared)
@@ -108,4 +109,4 @@ def test_fedrep_refuses_a_rate_of_the_head_beside_another_optimizer():
 def test_a_method_that_shares_no_parameter_is_refused():
     round = compose_built(fedper(head=("*",), **TINY))
     with pytest.raises(InputError, match="sharing: the rule keeps every parameter of the model personal"):
-        round.init(jax.random.key(0), federation().data)
+        round.init(make_key(0), federation().data)

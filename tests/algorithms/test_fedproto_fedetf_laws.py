@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from fedjax_het import tree
+from fedjax_het._internal.keys import make_key
 from fedjax_het.client.objectives._label_skew import balanced_losses
 from fedjax_het.errors import InputError
 from fedjax_het.models._simplex_frame import framed_logits, simplex_frame
@@ -34,7 +35,7 @@ def test_fedproto_without_its_term_is_local_training():
 
 @pytest.mark.slow
 def test_fedproto_sends_prototypes_and_no_weights_and_starts_without_a_term():
-    round, data, key = compose("fedproto", norm="none"), federation().data, jax.random.key(0)
+    round, data, key = compose("fedproto", norm="none"), federation().data, make_key(0)
     state, _, told = jax.jit(round.step_with_messages)(round.init(key, data), data, key)
     assert tree.num_entries(told.uploads.update) == 0 and tree.num_entries(told.received.shared) == 0
     report = told.uploads.reports["prototypes"]
@@ -80,7 +81,7 @@ def test_balanced_losses_ignore_equal_counts_and_common_factors():
 @pytest.mark.slow
 def test_fedetf_trains_projection_and_scale_and_sends_no_frame():
     round = compose("fedetf", norm="none", options={"width": 5})
-    start = round.init(jax.random.key(0), federation().data).server.shared
+    start = round.init(make_key(0), federation().data).server.shared
     assert start["params"]["projection"]["kernel"].shape == (8, 5)
     assert set(start["params"]["classifier"]) == {"scale", "classes"}
     trained = run(round, rounds=1)[0].server.shared
@@ -92,4 +93,4 @@ def test_fedetf_trains_projection_and_scale_and_sends_no_frame():
 
 def test_a_frame_of_too_few_dimensions_is_refused():
     with pytest.raises(InputError, match=r"^width: 2 dimensions hold frames of 2 to 2 vectors, not 3"):
-        compose("fedetf", norm="none", options={"width": 2}).init(jax.random.key(0), federation().data)
+        compose("fedetf", norm="none", options={"width": 2}).init(make_key(0), federation().data)

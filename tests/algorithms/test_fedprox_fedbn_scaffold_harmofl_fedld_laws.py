@@ -4,6 +4,7 @@ import jax
 import numpy as np
 import pytest
 
+from fedjax_het._internal.keys import make_key
 from fedjax_het.engine.parallel.layout import chunked, vmapped
 from fedjax_het.engine.round import participation
 from fedjax_het.sharing import share_all
@@ -28,7 +29,7 @@ def test_fedprox_without_pull_is_fedavg(form, fedavg):
 
 
 def test_fedprox_with_a_larger_mu_stays_closer_to_the_start(fedavg):
-    start = compose("fedavg", norm="none").init(jax.random.key(0), federation().data).server.shared
+    start = compose("fedavg", norm="none").init(make_key(0), federation().data).server.shared
     far, near = (difference(train("fedprox", mu=mu, rounds=1), start) for mu in (0.0, 5.0))
     assert near < far
 
@@ -86,8 +87,8 @@ def test_harmofl_averages_amplitudes_equally_and_models_by_weights(layout):
     """Algorithm 1, line 16, in NumPy, on clients of unequal sizes with one batch each."""
     options = {"weighting": "samples", "batch_size": 32, "shuffle": False}
     round, data = compose("harmofl", norm="none", options=options, layout=layout), federation().data
-    state = round.init(jax.random.key(0), data)
-    after, _, said = jax.jit(round.step_with_messages)(state, data, jax.random.key(0))
+    state = round.init(make_key(0), data)
+    after, _, said = jax.jit(round.step_with_messages)(state, data, make_key(0))
     sizes, images = np.asarray(data.train.count, float), np.asarray(federation().prepare(data.examples.inputs), float)
     spectra = np.abs(np.fft.fft2(images, axes=(1, 2)))
     own = [spectra[index[:count]].mean(axis=0) for index, count in zip(data.train.index, data.train.count, strict=True)]

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from fedjax_het._internal.keys import make_key
 from fedjax_het.client.measures import mean_loss
 from fedjax_het.engine.round import participation
 from fedjax_het.types import Broadcast, ClientView
@@ -29,7 +30,7 @@ def compose_cached(name: str, **options):
 def run_with_messages(name: str, rounds: int, **options):
     """([(state before, messages)] of every round, the last state)."""
     round, explain = compose_cached(name, **options)
-    key, data = jax.random.key(0), federation_with_validation().data
+    key, data = make_key(0), federation_with_validation().data
     state, chapters = round.init(key, data), []
     for _ in range(rounds):
         after, _, said = explain(state, data, key)

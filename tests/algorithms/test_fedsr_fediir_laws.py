@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from fedjax_het import tree
+from fedjax_het._internal.keys import make_key
 from fedjax_het.engine.evaluation.evaluate import evaluate_model
 from fedjax_het.engine.round.program import Round
 from fedjax_het.errors import InputError
@@ -24,7 +25,7 @@ def compose_cached(name: str, **options) -> Round:
 
 
 def initial_state(name: str, **options) -> State:
-    return compose_cached(name, **options).init(jax.random.key(0), federation().data)
+    return compose_cached(name, **options).init(make_key(0), federation().data)
 
 
 def train(name: str, rounds: int = 2, **options) -> State:
@@ -84,7 +85,7 @@ def test_the_first_debiased_round_of_fediir_equals_one_without_decay():
 def test_fediir_refuses_a_personal_head():
     round = compose("fediir", norm="none", change={"sharing": personal("params/classifier/*")})
     with pytest.raises(InputError, match="Share the head"):
-        round.init(jax.random.key(0), federation().data)
+        round.init(make_key(0), federation().data)
 
 
 def test_fedsrs_reference_is_personal_and_learned():
@@ -131,7 +132,7 @@ def test_the_weights_of_the_penalties_can_be_traced(name, weights):
 
     def after_one(first, second):
         round = compose(name, norm="none", options=dict(zip(weights, (first, second), strict=True)))
-        return round.step(round.init(jax.random.key(0), data), data, jax.random.key(0))[0].server.shared
+        return round.step(round.init(make_key(0), data), data, make_key(0))[0].server.shared
 
     assert jax.tree.structure(jax.eval_shape(after_one, 0.1, 0.5)) == jax.tree.structure(
         initial_state(name).server.shared

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from fedjax_het import tree
+from fedjax_het._internal.keys import make_key
 from tests.harness import compose, difference, federation, run
 
 pytestmark = pytest.mark.extended
@@ -12,7 +13,7 @@ pytestmark = pytest.mark.extended
 
 @pytest.mark.slow
 def test_fpl_begins_as_fedavg_and_then_follows_the_published_clusters():
-    round, data, key = compose("fpl", norm="none"), federation().data, jax.random.key(0)
+    round, data, key = compose("fpl", norm="none"), federation().data, make_key(0)
     step = jax.jit(round.step_with_messages)
     first, _, told = step(round.init(key, data), data, key)
     fedavg = compose("fedavg", norm="none")

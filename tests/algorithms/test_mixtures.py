@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from fedjax_het import sharing, tree
+from fedjax_het._internal.keys import make_key
 from fedjax_het.algorithms import fedadam, fedga, fedprox
 from fedjax_het.engine.round.program import make_round
 from tests.harness import TINY, compose, difference, federation, model, reference_run, run, task_loss
@@ -28,7 +29,7 @@ ABLATIONS = [
 @pytest.mark.parametrize(("name", "options"), ABLATIONS)
 def test_an_ablation_learns_and_differs_from_the_full_method_and_fedavg(name, options):
     round = compose(name, options=options)
-    before = round.init(jax.random.key(0), federation().data)
+    before = round.init(make_key(0), federation().data)
     after, _ = run(round)
     whole = reference_run("fedmgc" if name == "fedavg_dgc" else name)[0]
     assert task_loss(round, after) < task_loss(round, before)
@@ -48,7 +49,7 @@ def test_fedga_fedprox_fedbn_and_fedadam_can_be_combined():
         server_optimizer=fedadam().server_optimizer,
     )
     round = make_round(mixture, model(), 5, prepare=federation().prepare)
-    before = round.init(jax.random.key(0), federation().data)
+    before = round.init(make_key(0), federation().data)
     after, _ = run(round, rounds=20)
     assert task_loss(round, after) < 0.8 * task_loss(round, before)
     assert np.ptp(after.server.aggregator.weights) > 1e-3

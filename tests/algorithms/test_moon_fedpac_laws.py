@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from fedjax_het import tree
+from fedjax_het._internal.keys import make_key
 from fedjax_het.algorithms import fedavg
 from fedjax_het.engine.round import participation
 from fedjax_het.models import projected
@@ -63,7 +64,7 @@ def test_moon_with_a_projection_and_without_its_term_is_fedavg_with_a_projection
 
 
 def test_moons_server_momentum_scales_the_first_update():
-    start = compose("moon", norm="none").init(jax.random.key(0), federation().data).server.shared
+    start = compose("moon", norm="none").init(make_key(0), federation().data).server.shared
     full, part = (tree.subtract(train_shared("moon", 1, mu=0.0, server_momentum=m), start) for m in (0.0, 0.75))
     assert difference(tree.scale(0.25, full), part) < 1e-4
 
@@ -92,7 +93,7 @@ def test_fedpac_with_one_client_keeps_its_head():
 @pytest.mark.slow
 def test_fedpac_mixes_the_reported_heads():
     round = compose("fedpac", norm="none")
-    key, data = jax.random.key(0), federation().data
+    key, data = make_key(0), federation().data
     state, _, said = jax.jit(round.step_with_messages)(round.init(key, data), data, key)
     reports = said.uploads.reports
     told = reports["statistics"]
@@ -107,7 +108,7 @@ def test_fedpac_mixes_the_reported_heads():
 
 def test_fedpac_keeps_the_heads_of_clients_outside_the_cohort():
     round = compose("fedpac", norm="none", participation=participation.uniform(2))
-    before = heads(round.init(jax.random.key(0), federation().data))
+    before = heads(round.init(make_key(0), federation().data))
     state, metrics = run(round, rounds=1)
     asked = set(metrics[0].cohort.tolist())
     for client in range(5):
@@ -118,7 +119,7 @@ def test_fedpac_keeps_the_heads_of_clients_outside_the_cohort():
 @pytest.mark.slow
 def test_fedpacs_head_steps_do_not_change_the_extractor():
     """With a learning rate of zero for the body, only heads change."""
-    start = compose("fedpac", norm="none").init(jax.random.key(0), federation().data)
+    start = compose("fedpac", norm="none").init(make_key(0), federation().data)
     state, _ = train_cached("fedpac", 1, learning_rate=0.0)
     assert is_equal(start.server.shared, state.server.shared)
     assert difference(heads(start), heads(state)) > 1e-3

@@ -2,12 +2,12 @@
 
 import functools
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from fedjax_het import tree
+from fedjax_het._internal.keys import make_key
 from fedjax_het.client.gaussian_head import class_priors, discriminant_head, estimate_gaussian
 from fedjax_het.client.peers import cosine_weights, first_order_gains, gaussian_weights, largest_entries, move_to
 from fedjax_het.client.stored_features import StoredFeatures, rank_randomly
@@ -36,7 +36,7 @@ def models_of(state):
 @pytest.mark.parametrize("name", ["fedamp", "heurfedamp", "fedcac", "fedfomo"])
 def test_models_of_clients_that_nobody_asks_rest(name):
     state = train(name, 1, cohort=2)
-    before = compose(name, norm="none").init(jax.random.key(0), federation().data)
+    before = compose(name, norm="none").init(make_key(0), federation().data)
     for client in range(5):
         is_same = is_equal(*(tree.take(models_of(stage), client) for stage in (before, state)))
         assert is_same == (not state.clients.rounds[client])
@@ -145,7 +145,7 @@ def test_knnper_trains_as_fedavg_and_without_votes_predicts_as_fedavg():
 
 def test_ranks_of_examples_do_not_depend_on_padding():
     is_example = jnp.array([1, 1, 1, 0], bool)
-    ranks = [rank_randomly(jax.random.key(1), jnp.pad(is_example, (0, pad)))[:3] for pad in (0, 3)]
+    ranks = [rank_randomly(make_key(1), jnp.pad(is_example, (0, pad)))[:3] for pad in (0, 3)]
     np.testing.assert_array_equal(*ranks)
     assert sorted(ranks[0].tolist()) == [0, 1, 2]
 
@@ -164,7 +164,7 @@ def test_discriminants_do_not_depend_on_the_scale_of_the_features():
 
 
 def test_pfedfda_sends_statistics_between_the_received_and_its_own():
-    before = compose("pfedfda", norm="none").init(jax.random.key(0), federation().data)
+    before = compose("pfedfda", norm="none").init(make_key(0), federation().data)
     state = train("pfedfda", 1)
     assert difference(before.server.shared["gaussian"], state.server.shared["gaussian"]) > 1e-3
     values = np.linalg.eigvalsh(np.asarray(state.server.shared["gaussian"]["covariance"]))

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from fedjax_het import tree
+from fedjax_het._internal.keys import make_key
 from fedjax_het.client.objectives._conditional import mean_discrepancy
 from fedjax_het.client.objectives._label_skew import balanced_losses
 from fedjax_het.engine.round import participation
@@ -27,7 +28,7 @@ def train(name: str, rounds: int = 2, cohort: int = 5, **options):
 
 
 def start(name: str, **options):
-    return compose(name, norm="none", options=options).init(jax.random.key(0), federation().data)
+    return compose(name, norm="none", options=options).init(make_key(0), federation().data)
 
 
 def of_model(state):
@@ -40,7 +41,7 @@ def of_model(state):
 def test_what_a_client_keeps_rests_where_nobody_asks(name):
     round = compose(name, norm="none", participation=participation.uniform(2))
     before = start(name)
-    after, metrics = jax.jit(round.step)(before, federation().data, jax.random.key(0))
+    after, metrics = jax.jit(round.step)(before, federation().data, make_key(0))
     asked = set(metrics.cohort.tolist())
     for client in range(5):
         own = [tree.take((state.clients.personal, state.clients.memory), client) for state in (before, after)]

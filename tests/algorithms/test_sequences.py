@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from fedjax_het import data, engine, models
+from fedjax_het._internal.keys import make_key
 from fedjax_het.algorithms import ALGORITHMS
 from fedjax_het.errors import InputError
 from fedjax_het.labels import PADDING
@@ -54,7 +55,7 @@ def test_padding_counts_neither_in_training_nor_in_scores():
     model, variables = MODEL, jax.tree.map(lambda x: x[0], state.server.shared)
     rows = chosen.test.index[: int(chosen.test.count)]
     inputs, labels = chosen.prepare(chosen.examples.inputs[rows]), chosen.examples.labels[rows]
-    context = Context(np.ones(len(rows), np.float32), np.int32(0), jax.random.key(0), False)
+    context = Context(np.ones(len(rows), np.float32), np.int32(0), make_key(0), False)
     log_softmax = jax.nn.log_softmax(
         model.classify(variables["params"], model.encode(variables, inputs, context)[0][0])
     )

@@ -6,6 +6,7 @@ import pytest
 
 import fedjax_het as fh
 from fedjax_het import tree
+from fedjax_het._internal.keys import make_key
 from fedjax_het.engine import Simulation
 from fedjax_het.errors import InputError
 from tests.harness import TINY, compose, difference, federation, run, train
@@ -95,4 +96,4 @@ def test_a_client_of_feddrift_whose_classes_change_leaves_alone_with_a_copy_of_i
 
 def test_feddrift_refuses_fewer_models_than_clients_that_start_with_one():
     with pytest.raises(InputError, match="num_models: 5 clients start with a model each, and there are 3"):
-        compose("feddrift", options={"num_models": 3}).init(jax.random.key(0), federation().data)
+        compose("feddrift", options={"num_models": 3}).init(make_key(0), federation().data)

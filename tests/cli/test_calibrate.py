@@ -1,10 +1,10 @@
 """Calibration of a run's head on virtual features."""
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from fedjax_het._internal.keys import make_key
 from fedjax_het.cli import calibrate, train
 from fedjax_het.cli.runs.trained_model import load_model
 from fedjax_het.types import Context
@@ -43,7 +43,7 @@ def test_the_head_alone_is_trained_on_the_moments_of_all_features_together(finis
     data, federation = model.federation.data, model.federation
     rows = np.concatenate([index[:count] for index, count in zip(data.train.index, data.train.count, strict=True)])
     inputs, labels = federation.prepare(data.examples.inputs[rows]), np.asarray(data.examples.labels)[rows]
-    context = Context(jnp.ones(len(rows)), jnp.int32(0), jax.random.key(0), False)
+    context = Context(jnp.ones(len(rows)), jnp.int32(0), make_key(0), False)
     features = np.asarray(model.problem.model.encode(model.variables, inputs, context)[0][0], np.float64)
     np.testing.assert_array_equal(moments.counts, np.bincount(labels, minlength=10))
     for number, (mean, covariance) in enumerate(zip(moments.means, moments.covariances, strict=True)):

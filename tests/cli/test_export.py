@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from fedjax_het import models
+from fedjax_het._internal.keys import make_key
 from fedjax_het.cli import export, train
 from fedjax_het.cli.configuration import build_data, settings
 from fedjax_het.cli.runs import json_files
@@ -50,8 +51,8 @@ def evaluate(run, network):
 
     @jax.jit
     def predict(inputs):
-        variables = network.init(jax.random.key(1), inputs[:1])
-        context = Context(np.ones(len(rows)), 0, jax.random.key(0), False)
+        variables = network.init(make_key(1), inputs[:1])
+        context = Context(np.ones(len(rows)), 0, make_key(0), False)
         (features, _), _ = network.encode(variables, inputs, context)
         return network.classify(variables["params"], features).argmax(-1)
 

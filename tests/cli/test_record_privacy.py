@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from fedjax_het import privacy
+from fedjax_het._internal.keys import make_key
 from fedjax_het.cli import train
 from fedjax_het.cli.__main__ import main
 from fedjax_het.cli.configuration import build, build_data, settings
@@ -96,7 +97,7 @@ def test_what_breaks_the_guarantee_is_refused_before_anything_is_written(start, 
 
 @pytest.mark.extended
 def test_draws_are_counted_as_rounds_draw_them_and_bounded_where_they_depend_on_others():
-    keys = jax.random.split(jax.random.key(0), 2)
+    keys = jax.random.split(make_key(0), 2)
     for rule in (uniform(2), poisson(0.4, slots=2), bernoulli(0.5)):
         expected = np.zeros((2, 5), int)
         for run, key in enumerate(keys):

@@ -7,6 +7,7 @@ import numpy as np
 import optax
 import pytest
 
+from fedjax_het._internal.keys import make_key
 from fedjax_het.client.local_updates import Training, _sgd, sequential, sgd, with_own_model
 from fedjax_het.client.objectives import cross_entropy
 from fedjax_het.errors import InputError
@@ -48,7 +49,7 @@ def by_hand(batches, rate, momentum=0.0, decay=0.0, start=WEIGHTS["w"]):
 
 
 def train(update, *arguments, key=0):
-    return jax.jit(lambda v, k: update.train(PROBLEM, v, k))(view(*arguments), jax.random.key(key))
+    return jax.jit(lambda v, k: update.train(PROBLEM, v, k))(view(*arguments), make_key(key))
 
 
 def test_the_last_partial_batch_is_not_dropped():
@@ -81,7 +82,7 @@ def test_a_number_of_steps_cycles_through_the_examples():
 
 @pytest.mark.extended
 def test_shuffling_keeps_every_example_once_in_an_order_independent_of_padding():
-    key = jax.random.key(3)
+    key = make_key(3)
     narrow = _sgd._shuffle(key, Rows(jnp.arange(100, 113), jnp.asarray(11)))
     wide = _sgd._shuffle(key, Rows(jnp.pad(jnp.arange(100, 111), (0, 40)), jnp.asarray(11)))
     assert sorted(narrow[:11].tolist()) == list(range(100, 111))
@@ -192,7 +193,7 @@ def test_an_own_model_is_trained_after_the_common_one_in_the_steps_that_are_left
     batches, settings = [np.arange(5), np.arange(5, 10)], {"steps": 2, "batch_size": 5, "shuffle": False}
     update = with_own_model(sgd(0.3, **settings), sgd(0.1, **settings))
     start = view(np.arange(10), 10, {"own": {"params": {"w": 2 * WEIGHTS["w"]}}})
-    train_once = jax.jit(lambda v: update.train(PROBLEM, v, jax.random.key(0)))
+    train_once = jax.jit(lambda v: update.train(PROBLEM, v, make_key(0)))
     for limit, own_batches in ((None, batches), (3, batches[:1])):
         out = train_once(start._replace(max_steps=None if limit is None else jnp.asarray(limit)))
         np.testing.assert_allclose(out.variables["params"]["w"], by_hand(batches, 0.3), atol=1e-5)

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from fedjax_het import tree
+from fedjax_het._internal.keys import make_key
 from fedjax_het.algorithms import hetlora
 from fedjax_het.client.local_updates import delayed, sgd
 from fedjax_het.client.low_rank import client_ranks
@@ -15,7 +16,7 @@ from tests.harness import compose, difference, federation, run
 
 pytestmark = pytest.mark.extended
 
-KEY = jax.random.key(0)
+KEY = make_key(0)
 PRUNED = {"ranks": (1, 3, 2), "penalty": 1.0, "decay": 0.5}
 
 
@@ -131,7 +132,7 @@ def test_a_delayed_update_takes_no_step_at_first():
 
 def test_each_input_determines_the_share_of_the_own_adapter(dual):
     """The mean cosine to the client's examples, in NumPy, and logits at the share of each input."""
-    state, key = dual[2], jax.random.key(3)
+    state, key = dual[2], make_key(3)
     round = compose("feddpa", norm="none", options={"rank": 3, "alpha": 6.0, "mix": 0.4, "num_references": 4})
     problem = round.problem.bind(state.server.frozen, state.server.base)
     inputs = problem.prepare(federation().examples.inputs[:6])

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from fedjax_het import data, models, tree
+from fedjax_het._internal.keys import make_key
 from fedjax_het.client import objectives, private_gradients
 from fedjax_het.data import concept, drift
 from fedjax_het.engine import Simulation
@@ -35,7 +36,7 @@ def sum_of_gradients(inputs: np.ndarray, bound: float, **options) -> np.ndarray:
     problem = Problem(vector_model(np.zeros(1)), (linear_objective,), lambda inputs: inputs)
     batch = Batch(jnp.asarray(inputs, jnp.float32), jnp.zeros(len(inputs), int), jnp.ones(len(inputs)))
     start = {"w": jnp.zeros(inputs.shape[1])}
-    arguments = start, {}, batch, client_view(), jnp.ones(()), None, jax.random.key(0)
+    arguments = start, {}, batch, client_view(), jnp.ones(()), None, make_key(0)
     return np.asarray(
         private_gradients.private_gradient(RecordPrivacy(bound, 0.0, **options), problem, *arguments)[1]["w"]
     )
@@ -54,7 +55,7 @@ def test_every_example_is_drawn_with_the_same_probability_independently_and_at_m
     """A key gives the same examples whatever the capacity of the table."""
     table = client_data(np.arange(20.0)[:, None], np.zeros(20), [12])
     problem = Problem(vector_model(np.zeros(1)), (), lambda inputs: inputs)
-    keys = jax.random.split(jax.random.key(0), 2000)
+    keys = jax.random.split(make_key(0), 2000)
 
     def draw(data, slots=None):
         own = data._replace(train=jax.tree.map(lambda x: x[0], data.train))
@@ -111,8 +112,8 @@ def test_chunks_and_layouts_change_rounding_alone_and_noise_differs_between_clie
 @pytest.mark.parametrize("name", ["scaffold", "feddyn", "fedbabu"])
 def test_algorithms_that_read_only_noisy_gradients_make_a_round(name):
     round = private(name)
-    state = jax.eval_shape(round.init, jax.random.key(0), federation().data)
-    after = jax.eval_shape(round.step, state, federation().data, jax.random.key(0))[0]
+    state = jax.eval_shape(round.init, make_key(0), federation().data)
+    after = jax.eval_shape(round.step, state, federation().data, make_key(0))[0]
     assert tree.describe_leaves(after) == tree.describe_leaves(state)
 
 
@@ -145,8 +146,8 @@ SUMS = {"reports": {"seen": lambda problem, view: problem.batch(view.data, view.
 def test_what_no_noise_covers_is_refused_before_the_first_round(changes, message):
     with pytest.raises(InputError, match=message):
         round = private(**changes)
-        state = jax.eval_shape(round.init, jax.random.key(0), federation().data)
-        jax.eval_shape(round.step, state, federation().data, jax.random.key(0))
+        state = jax.eval_shape(round.init, make_key(0), federation().data)
+        jax.eval_shape(round.step, state, federation().data, make_key(0))
 
 
 @pytest.mark.parametrize(

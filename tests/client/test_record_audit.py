@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from fedjax_het import privacy
+from fedjax_het._internal.keys import make_key
 from fedjax_het.algorithms import fedavg
 from fedjax_het.engine.round.program import make_round
 from fedjax_het.privacy import RecordPrivacy
@@ -34,7 +35,7 @@ def empirical_epsilons(noise: tuple[float, ...] | float, seed: int = 1) -> list[
     data = client_data(np.stack([np.arange(total), is_there], axis=1).astype(np.float32), np.zeros(total), SIZES)
     algorithm = fedavg(batch_size=BATCH, steps=STEPS, learning_rate=1.0)
     algorithm = replace(algorithm, objective=(canary,), record_privacy=RecordPrivacy(1.0, noise, chunk_size=64))
-    round, key = make_round(algorithm, vector_model(np.zeros(total, np.float32)), len(SIZES)), jax.random.key(seed)
+    round, key = make_round(algorithm, vector_model(np.zeros(total, np.float32)), len(SIZES)), make_key(seed)
     step, state, moved = jax.jit(round.step_with_messages), round.init(key, data), 0.0
     for _ in range(ROUNDS):
         state, _, messages = step(state, data, key)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from fedjax_het import tree
+from fedjax_het._internal.keys import make_key
 from fedjax_het.client.gradients import plain_gradient
 from fedjax_het.client.objectives import cross_entropy, proximal
 from fedjax_het.client.sharpness import adaptive_scales, perturbation, sharpness_aware
@@ -15,7 +16,7 @@ from tests.client.test_local_updates import INPUTS, LABELS, PROBLEM, WEIGHTS, vi
 
 GRADIENT = {"a": jnp.array([3.0, 0.0]), "b": jnp.array([[4.0]])}
 SCALES = {"a": jnp.array([0.5, 2.0]), "b": jnp.array([[3.0]])}
-BATCH, KEY = Batch(jnp.asarray(INPUTS), jnp.asarray(LABELS), jnp.ones(30)), jax.random.key(0)
+BATCH, KEY = Batch(jnp.asarray(INPUTS), jnp.asarray(LABELS), jnp.ones(30)), make_key(0)
 
 
 def norm(values) -> float:

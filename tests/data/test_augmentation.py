@@ -7,11 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from fedjax_het._internal.keys import make_key
 from fedjax_het.data import augmentation
 from fedjax_het.data.augmentation import images
 from fedjax_het.errors import InputError
 
-KEY = jax.random.key(3)
+KEY = make_key(3)
 KEYS = jax.random.split(KEY, 20)
 IMAGE = jax.random.uniform(KEY, (8, 8, 3))
 MASK = jnp.arange(64).reshape(8, 8)
@@ -137,7 +138,7 @@ def test_an_example_does_not_depend_on_its_batch(labels):
     np.testing.assert_allclose(inputs[:4], first, atol=1e-6)
     np.testing.assert_array_equal(moved[:4], also_moved)
     assert 0 <= inputs.min() <= inputs.max() <= 1
-    assert not np.allclose(inputs, augment(jax.random.key(4), batch, labels)[0])
+    assert not np.allclose(inputs, augment(make_key(4), batch, labels)[0])
 
 
 def test_the_defaults_change_nothing():

@@ -3,6 +3,7 @@
 import jax
 import numpy as np
 
+from fedjax_het._internal.keys import make_key
 from fedjax_het.data.preparation import Preparation, has_means_of_both_signs, moments
 
 
@@ -31,7 +32,7 @@ def test_only_training_is_augmented_before_standardization():
 
     images, labels = np.full((2, 1, 1, 1), 51, np.uint8), np.array([3, 4])
     prepare = Preparation((np.array([0.2]), np.array([0.1])), augment)
-    inputs, moved = prepare.for_training(jax.random.key(0), images, labels)
+    inputs, moved = prepare.for_training(make_key(0), images, labels)
     np.testing.assert_allclose(inputs, 5.0, rtol=1e-5)
     np.testing.assert_array_equal(moved, labels + 1)
     np.testing.assert_allclose(prepare(images), 0.0, atol=1e-6)

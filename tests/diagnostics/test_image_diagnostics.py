@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from fedjax_het import data, models, sharing, tree
+from fedjax_het._internal.keys import make_key
 from fedjax_het.diagnostics import DIAGNOSTICS
 from fedjax_het.engine import Simulation
 from fedjax_het.engine.round import participation
@@ -44,7 +45,7 @@ def test_contours_show_the_models_after_the_round_on_clients_own_test_images():
         np.testing.assert_array_equal(found["true"][client], MASKED.examples.labels[rows])
         own = jax.tree.map(lambda x, i=client: x[i], after.clients.personal)
         variables = tree.merge(after.server.shared, own)
-        context = Context(jnp.ones(2), jnp.int32(0), jax.random.key(0), False)
+        context = Context(jnp.ones(2), jnp.int32(0), make_key(0), False)
         (features, _), _ = network.encode(variables, images, context)
         predicted = np.argmax(network.classify(variables["params"], features), axis=-1)
         assert np.mean(found["predicted"][client] == predicted) > 0.99

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from fedjax_het import data, tree
+from fedjax_het._internal.keys import make_key
 from fedjax_het.algorithms import ALGORITHMS
 from fedjax_het.diagnostics import DIAGNOSTICS
 from fedjax_het.engine import Simulation, Sweep, chunked, make_round, sharded, vmapped
@@ -47,7 +48,7 @@ def diagnosed():
     first = jax.tree.map(lambda x: jnp.asarray(x)[0], state)
     everyone = federation()
     round = make_round(chosen, model("none"), 5, participation=participation.uniform(COHORT), prepare=everyone.prepare)
-    after, metrics, said = jax.jit(round.step_with_messages)(first, everyone.data, jax.random.key(0))
+    after, metrics, said = jax.jit(round.step_with_messages)(first, everyone.data, make_key(0))
     found = jax.tree.map(lambda x: x[0], built.diagnose(state))
     assert is_equal(metrics.cohort, found["cohort"]["ids"])
     return found, jax.tree.map(np.asarray, (after, said))
@@ -56,7 +57,7 @@ def diagnosed():
 def losses(variables, rows):
     """Cross-entropies of these examples, in NumPy after the last layer."""
     everyone, network = federation(), model("none")
-    context = Context(np.ones(len(rows)), 0, jax.random.key(0), False)
+    context = Context(np.ones(len(rows)), 0, make_key(0), False)
     (features, _), _ = network.encode(variables, everyone.prepare(everyone.examples.inputs[rows]), context)
     logits = np.asarray(network.classify(variables["params"], features), np.float64)
     top = logits.max(axis=1, keepdims=True)
@@ -116,7 +117,7 @@ def test_gradient_norms_are_those_of_the_received_model(diagnosed):
     network, everyone = model("none"), federation()
 
     def mean_loss(params, part):
-        context = Context(jnp.ones(len(part)), 0, jax.random.key(0), False)
+        context = Context(jnp.ones(len(part)), 0, make_key(0), False)
         (features, _), _ = network.encode({"params": params}, everyone.prepare(everyone.examples.inputs[part]), context)
         chances = jax.nn.log_softmax(network.classify(params, features))
         return -jnp.mean(chances[jnp.arange(len(part)), everyone.examples.labels[part]])

@@ -8,6 +8,7 @@ import pytest
 from flax import linen as nn
 
 from fedjax_het import cache_features, data, models, simulate
+from fedjax_het._internal.keys import make_key
 from fedjax_het.errors import InputError
 from tests.harness import algorithm, difference, federation, model
 
@@ -28,7 +29,7 @@ class Skipping(nn.Module):
 
 def start_alike(network):
     """The network with the same initial weights for every seed, as if they were read from a file."""
-    return network._replace(init=lambda key, inputs: network.init(jax.random.key(7), inputs))
+    return network._replace(init=lambda key, inputs: network.init(make_key(7), inputs))
 
 
 def skipping(*frozen, dropout=0.0):

@@ -9,6 +9,7 @@ import pytest
 
 import fedjax_het as fh
 from fedjax_het import data
+from fedjax_het._internal.keys import make_key
 from fedjax_het.data import concept, drift
 from fedjax_het.data.concept import change_examples
 from fedjax_het.engine import Simulation, chunked, vmapped
@@ -45,7 +46,7 @@ def test_from_the_start_of_a_phase_on_clients_train_and_test_on_changed_examples
     plain = plain._replace(examples=plain.examples._replace(concepts=None))
     inputs, labels = change_examples(plain.examples, concepts, np.ones(len(DIGITS.labels), int))
     turned = plain._replace(examples=plain.examples._replace(inputs=inputs, labels=labels))
-    key = jax.random.key(0)
+    key = make_key(0)
     round = fh.engine.make_round(fh.algorithms.fedavg(**TINY), NETWORK, 4, prepare=whole.prepare)
     step = jax.jit(lambda state, data: round.step(state, data, key)[0])
     expected = step(step(round.init(key, plain), plain), turned)

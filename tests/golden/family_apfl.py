@@ -1,9 +1,9 @@
 """APFL: the authors' code on a network, the paper's rule on the toy leaves, and three other repositories."""
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedjax_het._internal.keys import make_key
 from fedjax_het.algorithms import apfl
 from fedjax_het.types import State
 from tests.golden.cases import Case, covers
@@ -38,7 +38,7 @@ def released(case: Case):
             **options,
         )
         round = network.round(algorithm, num_clients, cohort)
-        state = round.init(jax.random.key(0), data[0])
+        state = round.init(make_key(0), data[0])
         own = state.clients.memory["own"]._replace(alpha=jnp.asarray(case["alpha0"]))
         state = state._replace(clients=state.clients._replace(memory={"own": own}))
         return run_rounds(round, data, cohorts, state)
@@ -95,7 +95,7 @@ def one_client(case: Case):
     is_adaptive = "alpha" in case
     algorithm = apfl(settings["alpha0"], is_adaptive, learning_rate=rates[0], momentum=rates[1], **ONE_BY_ONE)
     round, data = toy.round(algorithm, 1, 1), toy.data(case["tapes"][None], case["h"])
-    state = round.init(jax.random.key(0), data)
+    state = round.init(make_key(0), data)
     own = state.clients.memory["own"]._replace(model={"params": toy.leaves(case["v0"][None])})
     state = state._replace(clients=state.clients._replace(memory={"own": own}))
     (state,) = run_rounds(round, [data], np.zeros((1, 1), int), state)

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_het import data
+from fedjax_het._internal.keys import make_key
 from fedjax_het.algorithm import CorruptView, StageView
 from fedjax_het.data.federation import Federation, Fractions
 from fedjax_het.data.preparation import Preparation
@@ -20,7 +21,7 @@ def said_by(name: str, stack: np.ndarray, num_attackers: int, **options) -> np.n
     size = len(stack) + num_attackers
     rows = {"params": {"w": jnp.concatenate([jnp.asarray(stack), jnp.zeros((num_attackers, stack.shape[1]))])}}
     stage = STAGES[name](clients=tuple(range(len(stack), size)), **options)
-    view = CorruptView(Broadcast(0, {}, {}), jnp.arange(size), jnp.ones(size, bool), size, (), jax.random.key(0))
+    view = CorruptView(Broadcast(0, {}, {}), jnp.arange(size), jnp.ones(size, bool), size, (), make_key(0))
     sent = np.asarray(jax.jit(lambda rows: stage.corrupt(rows, view))(rows)["params"]["w"])
     assert np.array_equal(sent[: len(stack)], stack) and np.all(sent[len(stack) :] == sent[-1])
     return sent[-1]
@@ -77,7 +78,7 @@ def _send(stage, stack: np.ndarray) -> np.ndarray:
     @jax.jit
     @jax.vmap
     def send(row, client):
-        keys = jax.random.key(3), jax.random.key(4)
+        keys = make_key(3), make_key(4)
         view = StageView(Broadcast(0, {}, {}), (), (), client, len(stack), *keys)
         return stage.send({"params": {"w": row}}, view).update["params"]["w"]
 

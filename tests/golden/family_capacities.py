@@ -9,6 +9,7 @@ import numpy as np
 from flax import linen as nn
 
 from fedjax_het import models
+from fedjax_het._internal.keys import make_key
 from fedjax_het.algorithm import Algorithm, LocalUpdate, StatefulGradientRule
 from fedjax_het.algorithms import _heterofl, fjord, heterofl
 from fedjax_het.client.capacities import Capacities, Window, assign_widths, gradient_at_level, with_capacity
@@ -67,8 +68,8 @@ class Rounds:
         for number in range(num_rounds):
             round = make_round(algorithm, model, num_clients, participation=fixed_cohort(cohorts[number]))
             step = jax.jit(round.step_with_messages)
-            state = round.init(jax.random.key(0), data(0)) if state is None else state
-            state, metrics, said = step(state, data(number), jax.random.key(0))
+            state = round.init(make_key(0), data(0)) if state is None else state
+            state, metrics, said = step(state, data(number), make_key(0))
             self.losses.append(float(metrics.loss))
             models_ = jax.tree.map(jnp.add, said.received.shared, said.uploads.update)
             masks = outer(said.uploads.reports["mask"])
@@ -146,7 +147,7 @@ def heterofl_rounds(case: Case):
     yield case.compare("losses", ours.losses, part=lambda losses: losses.mean((1, 2)))
     wrong = "x_wrong_divide_by_cohort__l0.weight"
     yield (case.compare if case.name == "rounds_s2_all_full" else case.refute)(wrong, ours.server["l0.weight"])
-    model, context = network(case), Context(np.ones(len(case["x_test"])), jnp.zeros((), int), jax.random.key(0), False)
+    model, context = network(case), Context(np.ones(len(case["x_test"])), jnp.zeros((), int), make_key(0), False)
     (features, _), _ = model.encode(ours.variables, jnp.asarray(case["x_test"]), context)
     yield case.compare("logits_test", model.classify(ours.variables["params"], features))
 
@@ -208,7 +209,7 @@ def static_batch_norm(case: Case):
     rows = np.concatenate([batch[:size] for batch, size in zip(inputs, sizes, strict=True)])
     data = client_data(rows, np.zeros(len(rows), int), sizes)
     problem = Problem(models.from_flax(_Norm()), (), lambda stored: stored)
-    variables = problem.model.init(jax.random.key(0), jnp.asarray(rows[:1]))
+    variables = problem.model.init(make_key(0), jnp.asarray(rows[:1]))
     assert set(variables) == {"params"}
     completed = add_common_statistics(problem, variables, jnp.int32(0), data, inputs.shape[1])
     statistics = completed["batch_stats"]["norm"]

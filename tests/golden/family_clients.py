@@ -14,6 +14,7 @@ import numpy as np
 import optax
 from flax import traverse_util
 
+from fedjax_het._internal.keys import make_key
 from fedjax_het.algorithm import Algorithm, LocalUpdate
 from fedjax_het.algorithms import fedavg, fedbn, fedgh, fedld, fednova, fedpac, fedprox, scaffold
 from fedjax_het.algorithms._fedpac import HEAD
@@ -45,7 +46,7 @@ class Client(NamedTuple):
         return self._replace(view=self.view._replace(received=received, **known))
 
     def train(self, local_update: LocalUpdate) -> tuple[Trained, "Client"]:
-        trained = jax.jit(lambda view: local_update.train(self.problem, view, jax.random.key(0)))(self.view)
+        trained = jax.jit(lambda view: local_update.train(self.problem, view, make_key(0)))(self.view)
         after = self.view._replace(local=trained.variables, num_steps=trained.num_steps)
         return trained, self._replace(view=after)
 
@@ -53,7 +54,7 @@ class Client(NamedTuple):
         """At the present variables, in a training pass."""
         rows, state = self.view.data.train, dict(self.view.local)
         batch = self.problem.batch(self.view.data, rows.index, rows.count, number * size, size)
-        return self.problem.loss(state.pop("params"), state, batch, self.view, jax.random.key(0))[0]
+        return self.problem.loss(state.pop("params"), state, batch, self.view, make_key(0))[0]
 
 
 def _client(case: Case, model: Model, start: Variables) -> Client:

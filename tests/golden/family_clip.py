@@ -14,6 +14,7 @@ import safetensors.numpy
 from flax import linen as nn
 
 from fedjax_het import models
+from fedjax_het._internal.keys import make_key
 from fedjax_het.models._attention import Block
 from fedjax_het.models._clip import ClipImages, ClipSizes, ClipTexts, make_towers
 from fedjax_het.models._position_grids import resample_positions
@@ -74,7 +75,7 @@ class Towers(NamedTuple):
 def load(case: Case, folder: str, state: dict[str, np.ndarray], naming: Naming, sizes: ClipSizes) -> Towers:
     pixels, tokens = images_of(case), case["input_ids"]
     images, texts = make_towers(len(tokens), folder, sizes)
-    key = jax.random.key(0)
+    key = make_key(0)
     side = round((len(state[naming.layers["positions"]]) - 1) ** 0.5) * images.patch
     start = images.init(key, np.zeros((1, side, side, 3)), jnp.ones(1), False, method="encode")["params"]
     start = {**start, "text": texts.init(key, tokens)["params"]}
@@ -96,7 +97,7 @@ def towers(case: Case) -> Comparisons:
             (Path(folder) / "config.json").write_text(json.dumps(config))
         (Path(folder) / "model.safetensors").write_bytes(file.read_bytes())
         model = models.clip(len(tokens), prompts=tokens.tolist(), pretrained=folder, **sizes)
-        variables = model.init(jax.random.key(0), pixels)
+        variables = model.init(make_key(0), pixels)
         loaded = load(case, folder, state, naming, sizes)
     # A causal tower has no use for the mask: padding follows the end token, and its own outputs are not read.
     is_token = case["attention_mask"].astype(bool) if "attention_mask" in case else np.ones(tokens.shape, bool)

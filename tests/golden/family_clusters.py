@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedjax_het._internal.keys import make_key
 from fedjax_het.algorithm import Weighting
 from fedjax_het.algorithms import cfl, fedem, fesem, ifca
 from fedjax_het.engine.parallel.layout import vmapped
@@ -28,10 +29,10 @@ def run(round: Round, data: list[ClientData], cohorts: np.ndarray, change: Calla
 
     @jax.jit
     def step(state: State, cohort: Cohort, data: ClientData):
-        state, _, messages = train(state, cohort, cohort_data(data, cohort), jax.random.key(0))
+        state, _, messages = train(state, cohort, cohort_data(data, cohort), make_key(0))
         return state, messages.uploads.model
 
-    state, states, chosen = change(round.init(jax.random.key(0), data[0])), [], []
+    state, states, chosen = change(round.init(make_key(0), data[0])), [], []
     for ids, batch in zip(cohorts, data, strict=True):
         state, models = step(state, Cohort(jnp.asarray(ids), jnp.ones(len(ids), bool)), batch)
         states.append(state)
@@ -77,7 +78,7 @@ def mixtures(case: Case):
     def replay(weighting) -> tuple[list[State], Round]:
         algorithm = replace(fedem(**settings), aggregator=mean(weighting))
         round = network.round(algorithm, len(counts), cohorts.shape[1])
-        start = with_models(round.init(jax.random.key(0), data), {"params": network.leaves(models)})
+        start = with_models(round.init(make_key(0), data), {"params": network.leaves(models)})
         return run_rounds(round, [data] * len(cohorts), cohorts, start), round
 
     def share_of_all(state, view: ServerView):

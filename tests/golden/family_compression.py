@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_het import uplink
+from fedjax_het._internal.keys import make_key
 from fedjax_het.algorithm import Stage, StageView
 from fedjax_het.uplink import _quantization as quantization
 from fedjax_het.uplink import _sparsification as sparsification
@@ -25,7 +26,7 @@ def count_bits(stage: Stage, *shapes: tuple[int, ...]) -> float:
 
 def send(stage: Stage, updates, memory=None, key: int = 0):
     """(decoded updates, client memory) for updates [client, d] that clients send at the same time."""
-    keys = jax.random.split(jax.random.key(key), len(updates))
+    keys = jax.random.split(make_key(key), len(updates))
     tree = lambda rows: {"params": {"w": jnp.asarray(rows)}}  # noqa: E731
 
     def send_update(update, memory, key):

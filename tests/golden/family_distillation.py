@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from fedjax_het._internal.keys import make_key
 from fedjax_het.algorithm import Algorithm, ReceiveView, StageView
 from fedjax_het.algorithms import feddistill, fedkd, fml
 from fedjax_het.engine.parallel.update_stack import StackedUpdates
@@ -61,7 +62,7 @@ class Client:
         self.inputs, self.labels = case["X"][:, number], case["Y"][:, number]
         self._round = make_round(algorithm, model, 1)
         self._step = jax.jit(self._round.step_with_messages)
-        self.state: State = self._round.init(jax.random.key(0), self._data(0))
+        self.state: State = self._round.init(make_key(0), self._data(0))
 
     def _data(self, round: int):
         inputs, labels = self.inputs[round], self.labels[round]
@@ -70,7 +71,7 @@ class Client:
     def train(self, round: int, **server):
         """Run a round in which the server has these fields; (the metrics, the client's upload)."""
         state = self.state._replace(server=self.state.server._replace(**server))
-        self.state, metrics, said = self._step(state, self._data(round), jax.random.key(0))
+        self.state, metrics, said = self._step(state, self._data(round), make_key(0))
         return metrics, jax.tree.map(lambda leaf: leaf[0], said.uploads)
 
     @property

@@ -1,9 +1,9 @@
 """Ditto: the authors' code, the paper, and one client of three other repositories."""
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedjax_het._internal.keys import make_key
 from fedjax_het.algorithms import ditto
 from fedjax_het.server.weightings import stateless
 from fedjax_het.types import State
@@ -83,7 +83,7 @@ def one_client(case: Case):
 
     def train(tape: np.ndarray) -> State:
         data = toy.data(tape[None], case["h"])
-        start = round.init(jax.random.key(0), data)
+        start = round.init(make_key(0), data)
         own = {"params": toy.leaves(case["v0"][None])}
         start = start._replace(clients=start.clients._replace(memory={"own": own}))
         return run_rounds(round, [data], np.zeros((1, 1), int), start)[0]

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from fedjax_het._internal.keys import make_key
 from fedjax_het.client.episodes import episodic_gradient
 from fedjax_het.client.objectives._boundary import boundary_masks, contrast_of_masks, mean_over
 from fedjax_het.client.objectives._contrastive import supervised_contrast
@@ -112,7 +113,7 @@ def steps(case: Case):
     optimizer = torch_optimizer(settings["optimizer"], settings["learning_rate"])
     options = {"inner_step": settings["inner_step"], "inner_clip": settings["clip"]}
     view = client_view()
-    everyone, key = jnp.ones(raw.shape[1]), jax.random.key(0)
+    everyone, key = jnp.ones(raw.shape[1]), make_key(0)
     params = pixels.leaves(pixels.start)
     state, found = optimizer.init(params), []
 

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedjax_het._internal.keys import make_key
 from fedjax_het.algorithms import fedheal
 from fedjax_het.engine.round.participation import Participation
 from fedjax_het.engine.round.program import make_round
@@ -72,8 +73,8 @@ def replay(case: Case, **options) -> dict[str, np.ndarray]:
     step, state, rows = jax.jit(round.step_with_messages), None, []
     for updates, is_here in zip(case["updates"], present, strict=True):
         data = client_data(updates, np.zeros(num_clients), [1] * num_clients)
-        state = round.init(jax.random.key(0), data) if state is None else state
-        state, _, said = step(state, data, jax.random.key(0))
+        state = round.init(make_key(0), data) if state is None else state
+        state, _, said = step(state, data, make_key(0))
         weights = np.where(is_here, state.server.aggregator.weights, 0)
         masks = toy.vector({"params": jax.tree.map(lambda mask: mask.astype(float), said.uploads.reports["mask"])})
         rows.append(

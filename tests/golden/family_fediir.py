@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedjax_het._internal.keys import make_key
 from fedjax_het.algorithms import fediir
 from fedjax_het.client.objectives import cross_entropy, invariance
 from fedjax_het.engine.round import participation
@@ -30,7 +31,7 @@ def penalty(case: Case):
     view = client_view({"params": head}, {"mean_gradient": {"mean": everyones}})
 
     def term(params, features):
-        logits, key = problem.model.classify(params, features), jax.random.key(0)
+        logits, key = problem.model.classify(params, features), make_key(0)
         forward = forward_pass(features, labels, logits, problem=problem, params=params, view=view, key=key)
         return invariance(1.0)(forward)
 
@@ -101,10 +102,10 @@ def rounds(case: Case):
     model = network({"params": read_params(case, "init")})
     algorithm = fediir(epochs=settings["local_epochs"], **options)
     round = make_round(algorithm, model, settings["N"], participation=participation.full())
-    state, step, last = round.init(jax.random.key(0), data), jax.jit(round.step), []
+    state, step, last = round.init(make_key(0), data), jax.jit(round.step), []
     figures = _last_figures(case, model, options)
     for number in range(settings["rounds"]):
-        before, (state, _) = state, step(state, data, jax.random.key(0))
+        before, (state, _) = state, step(state, data, make_key(0))
         params = state.server.shared["params"]
         for name in case.matching(f"r{number}__[FC].*"):
             ours = params["classifier"] if "__C." in name else params
@@ -130,14 +131,14 @@ def _last_figures(case: Case, model: Model, options: dict) -> Callable[[State, C
 
     @jax.jit
     def figures(state: State, data: ClientData) -> Array:
-        _, _, said = round.step_with_messages(state, data, jax.random.key(0))
+        _, _, said = round.step_with_messages(state, data, make_key(0))
         params = state.server.shared["params"]
         if steps:
             params = jax.tree.map(lambda x, moved: x + moved[-1], params, said.uploads.update["params"])
         last = data._replace(train=jax.tree.map(lambda x: x[-1], data.train))
         batch = round.problem.batch(last, *last.train, (num_batches - 1) * size, size)
         view = client_view(received=said.received, data=last)
-        forward = round.problem.forward(params, {}, batch, view, jax.random.key(0))
+        forward = round.problem.forward(params, {}, batch, view, make_key(0))
         return jnp.stack([cross_entropy()(forward), invariance(1.0)(forward)])
 
     return figures

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedjax_het._internal.keys import make_key
 from fedjax_het.algorithm import Algorithm
 from fedjax_het.algorithms import fednova
 from fedjax_het.engine.round.program import make_round
@@ -49,8 +50,8 @@ def _replay(case: Case, algorithm: Algorithm) -> tuple[np.ndarray, np.ndarray]:
     for tapes in case["tapes"]:
         gradients = np.concatenate([tape[:tau] for tape, tau in zip(tapes, taus, strict=True)])
         data = client_data(gradients, np.zeros(len(gradients)), taus)
-        state = round.init(jax.random.key(0), data) if state is None else state
-        state, _, said = step(state, data, jax.random.key(0))
+        state = round.init(make_key(0), data) if state is None else state
+        state, _, said = step(state, data, make_key(0))
         weights.append(state.server.shared["params"]["w"])
         norms.append(said.uploads.reports["a_norm"])
     return np.stack(weights), np.stack(norms)

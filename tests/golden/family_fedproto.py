@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedjax_het._internal.keys import make_key
 from fedjax_het.algorithms import fedproto
 from fedjax_het.engine.parallel.update_stack import StackedUpdates
 from fedjax_het.engine.round.program import make_round
@@ -51,7 +52,7 @@ def _start(case: Case, weights: dict, inputs: np.ndarray, labels: np.ndarray, co
     data = client_data(inputs.reshape(-1, inputs.shape[-1]), labels.reshape(-1), [stored] * num_clients)
     data = data._replace(train=data.train._replace(count=np.asarray(counts, np.int32)))
     round = make_round(algorithm, tanh_network({name: values[0] for name, values in weights.items()}), num_clients)
-    state = round.init(jax.random.key(0), data)
+    state = round.init(make_key(0), data)
     state = state._replace(clients=state.clients._replace(personal=nested(weights)))
     return jax.jit(round.step_with_messages), data, state
 
@@ -69,7 +70,7 @@ def local_training(case: Case):
     weights = {name: values[None] for name, values in initial_weights(case).items()}
     inputs, labels = case["X"].reshape(1, -1, case["X"].shape[-1]), case["Y"].reshape(1, -1)
     step, data, state = _start(case, weights, inputs, labels, np.array([labels.size]))
-    state, metrics, told = step(_knowing(state, case["global_protos"]), data, jax.random.key(0))
+    state, metrics, told = step(_knowing(state, case["global_protos"]), data, make_key(0))
     for name in weights:
         yield case.compare(f"out__{name}", _weights_of(state.clients.personal, name)[0])
     yield case.compare("loss_total", metrics.loss)
@@ -90,7 +91,7 @@ def rounds(case: Case):
     step, data, state = _start(case, weights, inputs, labels, counts)
     for number, sent in enumerate(case["global_protos"][:-1]):
         state = _knowing(state, sent) if is_during else state
-        state, _, told = step(state, data, jax.random.key(0))
+        state, _, told = step(state, data, make_key(0))
         current = lambda stored, number=number: stored[number]  # noqa: E731
         for name in weights:
             yield case.compare(f"client__{name}", _weights_of(state.clients.personal, name), part=current)

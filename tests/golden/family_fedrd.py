@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
 
+from fedjax_het._internal.keys import make_key
 from fedjax_het.algorithms import fedavg, fedrd
 from fedjax_het.client.local_updates import sgd
 from fedjax_het.client.objectives import debiased_cross_entropy
@@ -198,7 +199,7 @@ def local_training(case: Case):
 
     algorithm = fedrd(few_shot, epochs=case.meta["E"], **settings)
     round = make_round(algorithm, model, 1, participation=participation.full())
-    key = jax.random.key(0)
+    key = make_key(0)
     state, _, said = jax.jit(round.step_with_messages)(round.init(key, data), data, key)
     yield case.compare("gap", said.uploads.reports["gap"][0], scale=1e-2)
     for name in keys:
@@ -214,7 +215,7 @@ def lambdas(problem: Problem, settings: dict, variables: dict, data, num_epochs:
     update = sgd(**settings, optimizer=optimizer, keep_optimizer=True)
     own = data._replace(**{part: Rows(*(x[0] for x in getattr(data, part))) for part in ("train", "valid", "test")})
     view = views.client_view(variables, memory={"optimizer": optimizer.init(variables["params"])}, data=own)
-    train, found = jax.jit(lambda view: update.train(problem, view, jax.random.key(0))), []
+    train, found = jax.jit(lambda view: update.train(problem, view, make_key(0))), []
     for _ in range(num_epochs):
         change = view.local["params"]["classifier"]["kernel"] - variables["params"]["classifier"]["kernel"]
         found.append(DIVERGENCES["row_l2_mean"](change))

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from fedjax_het._internal.keys import make_key
 from fedjax_het.algorithm import Algorithm
 from fedjax_het.algorithms import fedl2r, fedsr
 from fedjax_het.client.objectives import conditional_information, cross_entropy, l2_representation
@@ -75,7 +76,7 @@ def recipe(settings: Metadata) -> Algorithm:
 
 
 VIEW = client_view()
-KEY = jax.random.key(0)
+KEY = make_key(0)
 
 
 def problem(case: Case, noise) -> Problem:

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedjax_het._internal.keys import make_key
 from fedjax_het.algorithms import fedtgp
 from fedjax_het.client.objectives import cross_entropy, generated_features
 from fedjax_het.engine.parallel.update_stack import StackedUpdates
@@ -22,7 +23,7 @@ from tests.golden.family_distillation import compare_params, make_network, read_
 from tests.golden.networks import dense, nested, tanh_network
 from tests.views import client_view, server_view
 
-KEY = jax.random.key(0)
+KEY = make_key(0)
 
 
 # ---- FedGen ----------------------------------------------------------------------------------------------------------

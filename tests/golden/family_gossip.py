@@ -9,6 +9,7 @@ import numpy as np
 import optax
 
 from fedjax_het import topologies, uplink
+from fedjax_het._internal.keys import make_key
 from fedjax_het.algorithm import Stage
 from fedjax_het.algorithms import choco, dpsgd, dsgt, sgp
 from fedjax_het.topologies import Topology
@@ -184,7 +185,7 @@ def pushed(case: Case):
     is_edge, ids = jnp.asarray(shares > 0), jnp.arange(size)
     topology = Topology(lambda n, number, key: jnp.where(is_edge[number % num_rounds], ids[None], ids[:, None]))
     pushing = topology._replace(weights="out_degree")
-    key = jax.random.key(0)
+    key = make_key(0)
     yield case.compare("P", np.stack([pushing.connect(size, number, key).matrix() for number in range(num_rounds)]))
     settings = {**ONE_STEP, "learning_rate": meta["lr"], "momentum": meta["momentum"]}
     if meta["nesterov"]:

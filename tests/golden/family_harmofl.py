@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from fedjax_het._internal.keys import make_key
 from fedjax_het.algorithm import Algorithm, Weighting
 from fedjax_het.algorithms import harmofl
 from fedjax_het.client.objectives import cross_entropy
@@ -147,7 +148,7 @@ def weight_perturbation(case: Case):
     options = {key: settings[key] for key in ("momentum", "betas") if key in settings}
     optimizer = torch_optimizer(settings["base"], *rates, **options | dict(settings.get("extra", {})))
     view = client_view()
-    rule, state, key = sharpness_aware(settings["alpha"]), optimizer.init(params), jax.random.key(0)
+    rule, state, key = sharpness_aware(settings["alpha"]), optimizer.init(params), make_key(0)
     path, deltas, clean, perturbed = [flat(params)], [], [], []
 
     @jax.jit
@@ -227,10 +228,10 @@ def _rounds(case: Case, algorithm: Algorithm, model: Model):
     counts = [num_batches * batch_size] * num_clients
     data = client_data(images.reshape(-1, *images.shape[3:]), case["Y"].reshape(-1), counts)
     round = make_round(algorithm, model, num_clients, participation=participation.full())
-    state, explain = round.init(jax.random.key(0), data), jax.jit(round.step_with_messages)
+    state, explain = round.init(make_key(0), data), jax.jit(round.step_with_messages)
     for _ in range(case.meta["rounds"]):
         before = state.server.shared
-        state, _, said = explain(state, data, jax.random.key(0))
+        state, _, said = explain(state, data, make_key(0))
         yield state, jax.tree.map(jnp.add, before, said.uploads.update)
 
 

@@ -14,6 +14,7 @@ import safetensors.numpy
 from flax import linen as nn
 
 from fedjax_het import models, tree
+from fedjax_het._internal.keys import make_key
 from fedjax_het.models import MODELS, TORCH_NAMES, Naming
 from fedjax_het.models._attention import Block
 from fedjax_het.models._pretrained import to_torch
@@ -61,7 +62,7 @@ class Loaded(NamedTuple):
 
 
 def context(tokens: np.ndarray) -> Context:
-    return Context(jnp.ones(len(tokens)), jnp.int32(0), jax.random.key(0), False)
+    return Context(jnp.ones(len(tokens)), jnp.int32(0), make_key(0), False)
 
 
 def double(variables: Variables) -> Variables:
@@ -78,7 +79,7 @@ def load(base: Case, file: Path, num_classes: int, tokens: np.ndarray, outputs: 
         (Path(folder) / "config.json").write_text(json.dumps(config))
         (Path(folder) / "model.safetensors").write_bytes(file.read_bytes())
         model = MODELS[name](num_classes, pretrained=folder, **options)
-    return Loaded(model, naming, tokens, model.init(jax.random.key(0), tokens))
+    return Loaded(model, naming, tokens, model.init(make_key(0), tokens))
 
 
 def load_case(case: Case, num_classes: int, outputs: str | None = None) -> tuple[Loaded, np.ndarray]:
@@ -196,7 +197,7 @@ def compare_adapters(
         (Path(folder) / "adapter_config.json").write_text(json.dumps(plain(config)))
         (Path(folder) / "adapter_model.safetensors").write_bytes(file.read_bytes())
         model = models.pretrained_lora(folder, train_head=bool(config["modules_to_save"]))(base)
-    variables = model.init(jax.random.key(0), inputs)
+    variables = model.init(make_key(0), inputs)
     trained = [path for path in tree.paths(variables) if not any(rule(Leaf(path, None)) for rule in model.frozen)]
 
     def save(variables: Variables) -> tuple[Mapping[str, np.ndarray], Mapping[str, Any]]:

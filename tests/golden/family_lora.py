@@ -10,6 +10,7 @@ import optax
 from flax import linen as nn
 
 from fedjax_het import models, tree
+from fedjax_het._internal.keys import make_key
 from fedjax_het.algorithm import Algorithm
 from fedjax_het.algorithms import (
     feddpa,
@@ -82,7 +83,7 @@ class OneLayer:
 
 
 def models_context(size: int, is_training: bool = False):
-    return Context(jnp.ones(size), jnp.int32(0), jax.random.key(0), is_training)
+    return Context(jnp.ones(size), jnp.int32(0), make_key(0), is_training)
 
 
 OPTIMIZERS: dict[str, Callable[[dict], optax.GradientTransformation]] = {
@@ -458,7 +459,7 @@ class Tapes:
         self.states = run_rounds(round, data, case["selected"], self.first_state(round, data[0]))
 
     def first_state(self, round: Round, data: ClientData) -> State:
-        return round.init(jax.random.key(0), data)
+        return round.init(make_key(0), data)
 
     def start(self, key, inputs):
         layers = {

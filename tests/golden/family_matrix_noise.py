@@ -9,6 +9,7 @@ import numpy as np
 import scipy.linalg
 
 from fedjax_het import noise, privacy, tree
+from fedjax_het._internal.keys import make_key
 from fedjax_het.algorithm import ReceiveView, StageView
 from fedjax_het.client.optimizers import torch_sgd
 from fedjax_het.privacy import PoissonSampling
@@ -150,7 +151,7 @@ def rounds(case: Case) -> Iterator[Comparison]:
             meta["clip"], meta["noise_multiplier"], rounds=num_rounds, separation=meta["min_separation"]
         )
     shared = {"params": {"w": jnp.zeros(size)}}
-    state, key, means = stage.init_server(shared, num_clients, num_clients), jax.random.key(0), []
+    state, key, means = stage.init_server(shared, num_clients, num_clients), make_key(0), []
     for number in range(num_rounds):
         received = Broadcast(jnp.asarray(number), shared, {}, ((),))
         view = StageView(received, (), (), jnp.asarray(0), num_clients, key, key)

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_het import topologies
+from fedjax_het._internal.keys import make_key
 from fedjax_het.algorithm import Algorithm, Sent, Stage
 from fedjax_het.algorithms import choco, dfedavgm, dfedsam, dpsgd
 from fedjax_het.engine.round.participation import Participation
@@ -64,13 +65,13 @@ def replay_states(
     def step(state, examples, presence):
         everyone = Participation(lambda n: n, lambda key, n, number: (jnp.arange(n), presence), True)
         round = make_round(algorithm, vector_model(case["x0"][0]), num_clients, participation=everyone)
-        return round.step(state, ClientData(examples, table, nothing, nothing), jax.random.key(0))[0]
+        return round.step(state, ClientData(examples, table, nothing, nothing), make_key(0))[0]
 
     def examples(number: int) -> Examples:
         return Examples(*(jnp.asarray(x[number].reshape(-1, *x.shape[3:])) for x in (inputs, labels.astype(np.int32))))
 
     start = make_round(algorithm, vector_model(case["x0"][0]), num_clients)
-    state = start.init(jax.random.key(0), ClientData(examples(0), table, nothing, nothing))
+    state = start.init(make_key(0), ClientData(examples(0), table, nothing, nothing))
     everyones = {"params": {"w": jnp.asarray(case["x0"])}}
     state = state._replace(
         clients=state.clients._replace(personal=everyones),
@@ -189,7 +190,7 @@ def gossip(case: Case):
     topology, models, ours = stored_topology(case["W"]), jnp.asarray(case["x0"]), []
     num_clients = len(models)
     for number in range(case.meta["rounds"]):
-        models = topology.connect(num_clients, number, jax.random.key(0)).mix(models)
+        models = topology.connect(num_clients, number, make_key(0)).mix(models)
         ours.append(np.asarray(models))
     yield case.compare("x", np.stack(ours))
     yield case.compare("mean0", case["x0"].mean(0))
@@ -218,7 +219,7 @@ def decentralized(case: Case):
 def absent(case: Case):
     topology = topologies.from_matrix(case["adjacency"].astype(bool))
     presence = jnp.asarray(case["is_present"], bool)
-    links = [topology.connect(len(case["adjacency"]), 0, jax.random.key(0), here) for here in presence]
+    links = [topology.connect(len(case["adjacency"]), 0, make_key(0), here) for here in presence]
     yield case.compare("W", np.stack([rows.matrix() for rows in links]))
     own, _ = replay(case, dpsgd(topology, **training_settings(case)), case["is_present"].astype(bool))
     yield case.compare("x_atc", own)

@@ -13,6 +13,7 @@ import numpy as np
 import optax
 import safetensors.numpy
 
+from fedjax_het._internal.keys import make_key
 from fedjax_het.models import MODELS, TORCH_NAMES
 from fedjax_het.models._pretrained import Naming, from_torch, to_torch
 from fedjax_het.models._weight_files import read_state_dict
@@ -69,7 +70,7 @@ def network(case: Case) -> Iterator[Comparison]:
         double = compiled(model, case["labels"], naming)(variables, inputs)
         with jax.enable_x64(False):
             model, inputs = MODELS[name](num_classes, pretrained=str(path)), inputs.astype(np.float32)
-            variables = model.init(jax.random.key(0), inputs)
+            variables = model.init(make_key(0), inputs)
             run = compiled(model, case["labels"], naming)
             single, nudged = run(variables, inputs), run(variables, np.nextafter(inputs, np.float32(np.inf)))
     yield from _compared(case, double, FLOAT64)
@@ -86,7 +87,7 @@ def recognised(case: Case, num_classes: int, inputs: np.ndarray) -> tuple[str, V
     for name, naming in TORCH_NAMES.items():
         if "width" not in inspect.signature(MODELS[name]).parameters:
             continue  # not a network of convolutions
-        shapes = jax.eval_shape(MODELS[name](num_classes).init, jax.random.key(0), inputs)
+        shapes = jax.eval_shape(MODELS[name](num_classes).init, make_key(0), inputs)
         empty = jax.tree.map(lambda leaf: np.zeros(leaf.shape), shapes)
         size = sum(leaf.size for leaf in jax.tree.leaves(empty["params"]))
         if set(to_torch(empty, naming)) == keys and size == num_params:
@@ -110,7 +111,7 @@ def compiled(model: Model, labels: np.ndarray, naming: Naming) -> Callable[[Vari
     """Both passes as functions of variables and images."""
 
     def logits(params: Params, state: Variables, inputs: Array, is_training: bool) -> tuple[Array, Variables]:
-        context = Context(jnp.ones(len(inputs), inputs.dtype), jnp.int32(0), jax.random.key(0), is_training)
+        context = Context(jnp.ones(len(inputs), inputs.dtype), jnp.int32(0), make_key(0), is_training)
         (features, _), after = model.encode({"params": params, **state}, inputs, context)
         return model.classify(params, features), after
 

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from fedjax_het._internal.keys import make_key
 from fedjax_het.algorithm import Algorithm
 from fedjax_het.algorithms import moon
 from fedjax_het.client.objectives import contrastive, cross_entropy
@@ -103,18 +104,18 @@ def _trained(case: Case, algorithm: Algorithm, start: dict, previous: dict) -> d
     inputs, labels = case["X"].reshape(-1, case["X"].shape[-1]), case["Y"].reshape(-1)
     data = client_data(inputs, labels, [len(labels)])
     round = make_round(algorithm, network(case), 1, participation=participation.full())
-    state = round.init(jax.random.key(0), data)
+    state = round.init(make_key(0), data)
     # Without the term, mu = 0, there is no memory.
     memory = {name: jax.tree.map(lambda x: x[None], previous) for name in algorithm.memory}
     state = state._replace(
         server=state.server._replace(shared={"params": start}), clients=state.clients._replace(memory=memory)
     )
-    return jax.jit(round.step)(state, data, jax.random.key(0))[0].server.shared["params"]
+    return jax.jit(round.step)(state, data, make_key(0))[0].server.shared["params"]
 
 
 def _losses(case: Case, algorithm: Algorithm, optimizer: optax.GradientTransformation, start: dict, previous: dict):
     """(contrastive, cross-entropy, total) of every step."""
-    settings, key = case.meta, jax.random.key(0)
+    settings, key = case.meta, make_key(0)
     problem = Problem(algorithm.adapt(network(case)), algorithm.objective, lambda inputs: inputs)
     view = client_view({"params": start}, memory={"previous": previous})
     terms = contrastive(1.0, settings["temperature"]), cross_entropy()

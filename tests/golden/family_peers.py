@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedjax_het._internal.keys import make_key
 from fedjax_het.algorithms import fedamp, fedcac, fedfomo
 from fedjax_het.client.local_updates import sgd
 from fedjax_het.client.peers import (
@@ -52,7 +53,7 @@ class Mixtures:
         algorithm = fedamp(meta["lam"], meta["alpha"], meta["sigma"], **self.options, **options)
         algorithm = replace(algorithm, start=start) if start else algorithm
         round = self.toy.round(algorithm, self.num_clients, cohorts.shape[1])
-        state = round.init(jax.random.key(0), data[0])
+        state = round.init(make_key(0), data[0])
         known = ClientModels({"params": self.toy.leaves(case["v0"])}, jnp.ones(self.num_clients, bool))
         state = state._replace(server=state.server._replace(published={"models": known}))
         states = run_rounds(round, data, cohorts, state)

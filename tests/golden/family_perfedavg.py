@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-import jax
 import numpy as np
 
+from fedjax_het._internal.keys import make_key
 from fedjax_het.algorithms import perfedavg
 from fedjax_het.client.gradients import META_PARTS
 from fedjax_het.server.aggregators import mean
@@ -98,7 +98,7 @@ def personal_model(case: Case):
     toy = toy_of_vector(case["w"])
     round = toy.round(perfedavg(settings["alpha"], learning_rate=settings["beta"], **ONE_BY_ONE), 1, 1)
     data = _data(case["tapes"][None, :1, None], case["curvatures"][None, :1, None], 1, [0])
-    state = round.init(jax.random.key(0), data)
+    state = round.init(make_key(0), data)
     ours = toy.vector(own_models(round, state, data)["params"])[0]
     yield case.compare("personal_right", ours)
     yield case.refute("x_wrong_two_test_steps", ours)

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedjax_het._internal.keys import make_key
 from fedjax_het.algorithm import Algorithm
 from fedjax_het.algorithms import fedas, feddbe, fedrod
 from fedjax_het.client.local_updates import sgd
@@ -132,8 +133,8 @@ def _consensus(case: Case, clients: StoredClients, training: dict):
         algorithm = feddbe(1.0, case.meta["mean_momentum"], consensus=consensus, **training)
         algorithm = replace(algorithm, survey={"consensus": first_mean(first, consensus)})
         round = clients.round(algorithm, len(clients.counts))
-        state = round.init(jax.random.key(0), clients.data)
-        _, _, said = jax.jit(round.step_with_messages)(state, clients.data, jax.random.key(0))
+        state = round.init(make_key(0), clients.data)
+        _, _, said = jax.jit(round.step_with_messages)(state, clients.data, make_key(0))
         answers, published = said.answers["consensus"], said.received.published["consensus"]
         yield case.compare(names[0], answers["total"] / clients.counts[:, None])
         yield case.compare(names[1], published["total"] / published["weight"])

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_het import noise, privacy, tree
+from fedjax_het._internal.keys import make_key
 from fedjax_het.algorithm import ReceiveView, Stage, StageView
 from fedjax_het.engine.round import participation
 from fedjax_het.errors import InputError
@@ -32,7 +33,7 @@ def run_stage(
         return {"params": {str(i): part for i, part in enumerate(jnp.split(vectors, ends, axis=-1))}}
 
     received = Broadcast(jnp.asarray(0), variables(jnp.zeros(width)), {}, (state,))
-    key = jax.random.key(0)
+    key = make_key(0)
 
     def send(update, client):
         return stage.send(update, StageView(received, state, (), client, num_clients, key, key))

@@ -11,6 +11,7 @@ import optax
 from flax import linen as nn
 
 from fedjax_het import models
+from fedjax_het._internal.keys import make_key
 from fedjax_het.algorithms import fedotp, fedpgp, promptfl
 from fedjax_het.client.objectives import text_contrastive
 from fedjax_het.engine.round import server_step
@@ -43,7 +44,7 @@ class Prompted:
                 len(own), prompts=own.tolist(), texts="tower", pretrained=folder, **openai_sizes(config)
             )
             self.model, self.images = adapt(self.base), images_of(case)
-            self.start = double(self.model.init(jax.random.key(0), self.images))["params"]
+            self.start = double(self.model.init(make_key(0), self.images))["params"]
         self.table = self.start["text"]["embedding"]["embedding"]
 
     def logits(self, vectors) -> Array:
@@ -156,7 +157,7 @@ def low_rank_contexts(case: Case) -> Comparisons:
 
     def forward(vectors):
         params = {**prompted.start, "context": {**vectors, "reference": frozen}}
-        return problem.forward(params, {}, batch, view, jax.random.key(0))
+        return problem.forward(params, {}, batch, view, make_key(0))
 
     def loss(vectors):
         return sum(term(forward(vectors)) for term in algorithm.objective)

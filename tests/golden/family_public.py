@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedjax_het._internal.keys import make_key
 from fedjax_het.algorithms import feddf, fedmd
 from fedjax_het.client.optimizers import torch_sgd
 from fedjax_het.client.public import digest, public_logits
@@ -22,7 +23,7 @@ from tests.golden.networks import dense
 from tests.golden.replay import client_data
 from tests.views import client_view
 
-KEY = jax.random.key(0)
+KEY = make_key(0)
 SCHEMES: dict[str, Scheme] = {"avg_logits": "logits", "avg_probs": "probabilities", "avg_losses": "losses"}
 
 

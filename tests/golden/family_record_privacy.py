@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedjax_het import noise, privacy
+from fedjax_het._internal.keys import make_key
 from fedjax_het.algorithms import fedavg
 from fedjax_het.client import private_gradients
 from fedjax_het.engine.round.participation import derive_keys
@@ -30,7 +31,7 @@ def gradient(case: Case, mechanism: RecordPrivacy, start, inputs, labels, object
     batch = Batch(jnp.asarray(inputs), jnp.asarray(labels), jnp.ones(len(inputs)))
     given = iter(np.split(normals, np.cumsum([leaf.size for leaf in start.values()])[:-1]))
     draw = {name: jnp.asarray(part).reshape(start[name].shape) for name, part in zip(start, given, strict=True)}
-    key = jax.random.key(0)
+    key = make_key(0)
     with mock.patch.object(noise, "draw_normals", lambda key, like: draw):
         (loss, _), result = private_gradients.private_gradient(
             mechanism, problem, start, {}, batch, client_view(), jnp.asarray(expected, float), None, key
@@ -76,7 +77,7 @@ def empty(case: Case) -> Iterator[Comparison]:
     problem = Problem(vector_model(np.zeros(1)), (linear_objective,), lambda inputs: inputs)
     nobody = Batch(jnp.ones((4, len(case["w"]))), jnp.zeros(4, int), jnp.zeros(4))
     expected, draw = jnp.asarray(case.meta["expected_batch"], float), {"w": jnp.asarray(case["standard_normal"])}
-    arguments = {}, nobody, client_view(), expected, None, jax.random.key(0)
+    arguments = {}, nobody, client_view(), expected, None, make_key(0)
     with mock.patch.object(noise, "draw_normals", lambda key, like: draw):
         _, result = private_gradients.private_gradient(RecordPrivacy(clip, z), problem, start, *arguments)
     yield case.compare("out", case["w"] - case.meta["lr"] * np.asarray(result["w"]))
@@ -92,7 +93,7 @@ def rounds(case: Case) -> Iterator[Comparison]:
     algorithm = replace(fedavg(**settings), objective=(softmax_objective(2),), record_privacy=mechanism)
 
     def step_keys(number):
-        clients = derive_keys(jax.random.key(0), number)[1]
+        clients = derive_keys(make_key(0), number)[1]
         own = jax.vmap(jax.random.fold_in, (None, 0))(clients, jnp.arange(num_clients))
         steps = jax.vmap(jax.vmap(jax.random.fold_in, (None, 0)), (0, None))(own, jnp.arange(num_steps))
         return jax.vmap(jax.vmap(lambda key: jax.random.fold_in(key, 0)))(steps)

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedjax_het._internal.keys import make_key
 from fedjax_het.engine.round.participation import Told, know_nothing, pow_d, remember
 from fedjax_het.engine.round.participation._divfl import distances_between, select_greedily
 from fedjax_het.engine.round.participation._loss_covariance import NOISE, condition, covariance_of, select_correlated
@@ -37,7 +38,7 @@ def largest_losses(case: Case):
 def inclusions(case: Case):
     counts, num_draws, size = case["n_samples"], 40_000, case.meta["d"]
     yield case.compare("probabilities", counts / counts.sum())
-    keys = jax.random.split(jax.random.key(0), num_draws)
+    keys = jax.random.split(make_key(0), num_draws)
     drawn = jax.jit(jax.vmap(lambda key: draw_in_order(key, jnp.log(jnp.asarray(counts, float)))[:size]))(keys)
     shares = np.bincount(np.ravel(drawn), minlength=len(counts)) / num_draws
     yield case.compare("inclusion", shares, tolerance=4 * 0.5 / num_draws**0.5)

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedjax_het._internal.keys import make_key
 from fedjax_het.client.objectives import supervised, weighted_bce
 from fedjax_het.data import windows
 from fedjax_het.data._windows import find_windows
@@ -138,7 +139,7 @@ def ordinal_ranks(case: Case):
     """Scores and biases are those of `models.ordinal` with a kernel of 1 and the scores as features."""
     labels, score, biases = case["labels"].astype(np.int8), jnp.asarray(case["score"]), jnp.asarray(case["biases"])
     model = ordinal(constant_features({"bias": biases}))
-    start = model.init(jax.random.key(0), score[:, None])["params"]["classifier"]
+    start = model.init(make_key(0), score[:, None])["params"]["classifier"]
     assert start["bias"].shape == biases.shape and start["kernel"].shape == (1, 1)
 
     def outputs(score: jax.Array, biases: jax.Array) -> jax.Array:

@@ -14,6 +14,7 @@ import optax
 from flax import linen as nn
 
 from fedjax_het import models, tree
+from fedjax_het._internal.keys import make_key
 from fedjax_het.client.optimizers import local_optimizer
 from fedjax_het.models._attention import Block
 from fedjax_het.models._position_grids import resample_positions
@@ -57,7 +58,7 @@ def run(model: Model, variables: Variables, images: np.ndarray) -> Run:
             normed.append(y)
         return y
 
-    context = Context(jnp.ones(len(images)), jnp.int32(0), jax.random.key(0), False)
+    context = Context(jnp.ones(len(images)), jnp.int32(0), make_key(0), False)
     with nn.intercept_methods(keep):
         features, _ = model.encode(variables, images, context)[0]
     return Run(features, model.classify(variables["params"], features), blocks, (normed or blocks)[-1])
@@ -101,7 +102,7 @@ def load(
         (Path(folder) / "model.safetensors").write_bytes(file.read_bytes())
         model = models.MODELS["vit"](num_classes, pretrained=folder, **options)
     naming = TIMM_NAMES if is_timm else VIT_NAMES[1 if config["model_type"] == "vit" else 2]
-    return model, naming, model.init(jax.random.key(0), images)
+    return model, naming, model.init(make_key(0), images)
 
 
 def published(case: Case, naming: Naming, variables: Variables) -> dict[str, np.ndarray]:
@@ -228,7 +229,7 @@ def bottlenecks(case: Case) -> Comparisons:
     base, _, _, _ = load_base(case, images)
     targets = ("attention/out", "dense_1") if is_houlsby else ("dense_1",)
     model = models.bottleneck(case.meta["bottleneck"], targets=targets)(base)
-    variables = double(model.init(jax.random.key(0), images))
+    variables = double(model.init(make_key(0), images))
     yield case.compare("num_trainable", _count_trained(model, variables, "*/bottleneck_*"))
     layers = {f"{block}.{at}": f"block_{block}/{name}" for block in range(2) for at, name in enumerate(targets)}
     leaves = tree.leaves_by_path(variables)
@@ -268,7 +269,7 @@ def prompts(case: Case) -> Comparisons:
     images, stored = images_of(case), jnp.asarray(case["prompts"])
     base, _, _, _ = load_base(case, images)
     model = models.visual_prompts(stored.shape[1], deep=case.meta["deep"])(base)
-    variables = double(model.init(jax.random.key(0), images))
+    variables = double(model.init(make_key(0), images))
     assert variables["params"]["prompts"].shape == stored.shape
     variables = {"params": {**variables["params"], "prompts": stored}}
     ours = run(model, variables, images)
@@ -286,7 +287,7 @@ def _train(case: Case, model: Model, images: np.ndarray, num_steps: int) -> tupl
     """Full-batch steps of the optimizer of a case on the trained leaves."""
     given = plain(case.meta["optimizer"])
     optimizer = local_optimizer(None, given["lr"], given.get("momentum", 0.0), given.get("weight_decay", 0.0))
-    leaves = tree.leaves_by_path(double(model.init(jax.random.key(0), images)))
+    leaves = tree.leaves_by_path(double(model.init(make_key(0), images)))
     trained = _trained_leaves(model, tree.from_paths(leaves))
 
     def loss(trained: dict[str, Array]) -> Array:

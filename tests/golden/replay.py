@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from fedjax_het._internal.keys import make_key
 from fedjax_het.algorithm import Aggregator, Algorithm, LocalUpdate, Memory, Term
 from fedjax_het.client.optimizers import torch_sgd
 from fedjax_het.engine.parallel.layout import Layout, vmapped
@@ -139,9 +140,9 @@ def run_round_with(
     model = Model(lambda key, inputs: received, None, None, lambda inputs: layers or {})
     data = client_data(np.zeros((num_clients, 1)), np.zeros(num_clients), [1] * num_clients)
     round = make_round(algorithm, model, num_clients)
-    state = jax.jit(round.init)(jax.random.key(0), data)
+    state = jax.jit(round.init)(make_key(0), data)
     state = state._replace(clients=state.clients._replace(memory=memory))
-    return jax.jit(round.step)(state, data, jax.random.key(0))
+    return jax.jit(round.step)(state, data, make_key(0))
 
 
 def replay_gradients(
@@ -255,7 +256,7 @@ def replay_rounds(
     @jax.jit
     def step(state: State, data: ClientData, cohort):
         round = make_round(algorithm, model, num_clients, participation=fixed_cohort(cohort), layout=layout)
-        state, _, said = round.step_with_messages(state, data, jax.random.key(0))
+        state, _, said = round.step_with_messages(state, data, make_key(0))
         return state, jax.tree.map(jnp.add, said.received.shared, said.uploads.update)
 
     state, states, trained = None, [], []
@@ -265,7 +266,7 @@ def replay_rounds(
         flat = [arrays.reshape(-1, *arrays.shape[2:]) if stored else arrays[:, :0].sum(1) for arrays in everyones]
         data = ClientData(Examples(jnp.asarray(flat[0]), jnp.asarray(flat[1], jnp.int32)), table, nothing, nothing)
         if state is None:
-            state = jax.jit(make_round(algorithm, model, num_clients).init)(jax.random.key(0), data)
+            state = jax.jit(make_round(algorithm, model, num_clients).init)(make_key(0), data)
         state, models = step(state, data, jnp.asarray(cohort))
         states.append(state)
         trained.append(models)

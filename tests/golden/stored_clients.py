@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedjax_het._internal.keys import make_key
 from fedjax_het.algorithm import Algorithm, LocalUpdate
 from fedjax_het.client.local_updates import wrap_training
 from fedjax_het.engine.parallel.layout import vmapped
@@ -105,7 +106,7 @@ class StoredClients:
             data: The clients' data in each round; None: those of the case.
             model: The network; None: that of the case.
         """
-        round, cohorts, key = self.round(algorithm, model=model), self.case["selected"], jax.random.key(0)
+        round, cohorts, key = self.round(algorithm, model=model), self.case["selected"], make_key(0)
         train = with_population(round.train, False, vmapped)
 
         @jax.jit

@@ -13,6 +13,7 @@ import numpy as np
 import optax
 
 from fedjax_het import tree
+from fedjax_het._internal.keys import make_key
 from fedjax_het.algorithm import Algorithm
 from fedjax_het.engine.parallel.layout import vmapped
 from fedjax_het.engine.round.client_step import Cohort, Common, cohort_data, cohort_members, make_personal_model
@@ -94,7 +95,7 @@ def run_rounds(
     round: Round, data: Sequence[ClientData], cohorts: np.ndarray, state: State | None = None
 ) -> list[State]:
     """The states after rounds in which the clients cohorts[r] train on data[r]; one program for all rounds."""
-    key, states = jax.random.key(0), []
+    key, states = make_key(0), []
     train = with_population(round.train, False, vmapped)
     step = jax.jit(lambda state, cohort, data: train(state, cohort, cohort_data(data, cohort), key)[0])
     state = jax.jit(round.init)(key, data[0]) if state is None else state
@@ -110,7 +111,7 @@ def own_models(round: Round, state: State, data: ClientData) -> Variables:
 
     @jax.jit
     def variables(state: State, data: ClientData) -> Variables:
-        members = cohort_members(state.clients, cohort_data(data, everyone), everyone, jax.random.key(0))
+        members = cohort_members(state.clients, cohort_data(data, everyone), everyone, make_key(0))
         server = state.server
         received = Broadcast(server.round, server.shared, server.published, base=server.base)
         common = Common(received, data.examples, server.frozen)

@@ -7,6 +7,7 @@ import pytest
 from flax import linen as nn
 
 from fedjax_het import tree
+from fedjax_het._internal.keys import make_key
 from fedjax_het.errors import InputError
 from fedjax_het.models import cnn, mlp, projected, train_only
 from fedjax_het.models._adaptations import probabilistic, with_empty_parameter, with_feature_shape
@@ -14,7 +15,7 @@ from fedjax_het.models._simplex_frame import framed
 from fedjax_het.sharing import group_leaves, share_all
 from fedjax_het.types import Context, Model
 
-KEY = jax.random.key(3)
+KEY = make_key(3)
 INPUTS = jax.random.normal(KEY, (6, 4))
 
 
@@ -69,7 +70,7 @@ def test_training_draws_one_sample_per_example():
 @pytest.mark.extended
 def test_training_noise_depends_on_the_key_only():
     model, variables = adapted()
-    first, again, other = (encode(model, variables, is_training=True, key=jax.random.key(i))[0] for i in (0, 0, 1))
+    first, again, other = (encode(model, variables, is_training=True, key=make_key(i))[0] for i in (0, 0, 1))
     np.testing.assert_array_equal(first, again)
     assert np.all(first != other)
     assert np.ptp(first - encode(model, variables)[1]["mean"], axis=0).min() > 0
@@ -152,7 +153,7 @@ def test_invalid_settings_are_refused(settings, message):
 
 
 # ---- projections and shapes ------------------------------------------------------------------------------------------
-IMAGES = jax.random.normal(jax.random.key(1), (4, 6, 6, 1))
+IMAGES = jax.random.normal(make_key(1), (4, 6, 6, 1))
 CONTEXT = Context(jnp.ones(4), jnp.int32(0), KEY, True)
 
 

@@ -9,6 +9,7 @@ import pytest
 import safetensors.numpy
 
 from fedjax_het import sharing, tree
+from fedjax_het._internal.keys import make_key
 from fedjax_het.errors import InputError
 from fedjax_het.models import (
     MODELS,
@@ -24,7 +25,7 @@ from fedjax_het.types import Context
 
 pytestmark = pytest.mark.extended
 
-KEY = jax.random.key(0)
+KEY = make_key(0)
 TEXTS = jax.random.randint(KEY, (3, 6), 2, 11)  # 1 is padding of RoBERTa
 IMAGES = jax.random.normal(KEY, (2, 8, 8, 3))
 SIZES = {"features": 8, "layers": 2, "heads": 2}

@@ -3,12 +3,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from fedjax_het._internal.keys import make_key
 from fedjax_het.errors import InputError
 from fedjax_het.models import mlp
 from fedjax_het.models._amplitude import amplitude_normalised, normalise, update_average
 from fedjax_het.types import Context
 
-KEY = jax.random.key(0)
+KEY = make_key(0)
 IMAGES = jax.random.uniform(KEY, (4, 5, 6, 2))
 ONES = jnp.ones(4)
 

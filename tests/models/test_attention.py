@@ -10,9 +10,10 @@ import pytest
 from flax import linen as nn
 
 from fedjax_het import tree
+from fedjax_het._internal.keys import make_key
 from fedjax_het.models._attention import Attention, Block
 
-KEY = jax.random.key(0)
+KEY = make_key(0)
 X = jax.random.normal(KEY, (2, 5, 8))
 MASK = jnp.array([[1, 1, 1, 1, 0], [0, 0, 0, 0, 0]])
 
@@ -119,8 +120,8 @@ def test_a_frozen_kernel_is_multiplied_once_for_all_clients():
 @pytest.mark.parametrize("is_fused", [False, True])
 def test_the_first_outputs_of_a_block_alone_are_those_of_the_whole_block(is_fused):
     block = Block(partial(Attention, num_heads=2, is_fused=is_fused), hidden=5)
-    x = jax.random.normal(jax.random.key(0), (2, 6, 4))
-    params = block.init(jax.random.key(1), x, False)
+    x = jax.random.normal(make_key(0), (2, 6, 4))
+    params = block.init(make_key(1), x, False)
     first = block.apply(params, x, False, num_outputs=1)
     assert first.shape == (2, 1, 4)
     np.testing.assert_allclose(first, block.apply(params, x, False)[:, :1], rtol=1e-5, atol=1e-6)

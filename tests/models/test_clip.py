@@ -8,13 +8,14 @@ import pytest
 
 import fedjax_het as fh
 from fedjax_het import tree
+from fedjax_het._internal.keys import make_key
 from fedjax_het.errors import InputError
 from fedjax_het.models import clip, lora, save_state_dict, train_only
 from fedjax_het.models._clip import make_towers, normalize
 from fedjax_het.models._vision_names import CLIP_NAMES
 from fedjax_het.types import Context
 
-KEY = jax.random.key(0)
+KEY = make_key(0)
 SIZES = {"features": 12, "layers": 2, "heads": 2, "patch": 4, "projection": 6, "text_features": 8, "text_layers": 1}
 SIZES |= {"text_heads": 2, "text_vocabulary": 20, "text_max_length": 7}
 PROMPTS = [[1, 5, 9, 19, 0], [1, 6, 19, 0, 0], [1, 7, 8, 3, 19]]

@@ -9,6 +9,7 @@ import pytest
 
 import fedjax_het as fh
 from fedjax_het import tree
+from fedjax_het._internal.keys import make_key
 from fedjax_het.errors import InputError
 from fedjax_het.models import clip, context, low_rank_context, save_state_dict
 from fedjax_het.models._clip import make_towers
@@ -18,7 +19,7 @@ from fedjax_het.models._vision_names import CLIP_NAMES
 from fedjax_het.types import Context
 from tests.harness import CLIP, difference, is_equal, make_prompts, network_of
 
-KEY = jax.random.key(0)
+KEY = make_key(0)
 SIZES = {name: value for name, value in CLIP.items() if name != "texts"}
 IMAGES = jax.random.normal(KEY, (4, 6, 6, 1))
 PROMPTS = [[1, 5, 9, 2, 15], [1, 6, 2, 15, 0], [1, 7, 2, 15, 0]]

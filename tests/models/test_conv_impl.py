@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from fedjax_het import models
+from fedjax_het._internal.keys import make_key
 from fedjax_het._internal.target_platform import tracing_for
 from fedjax_het.errors import InputError
 from fedjax_het.models._conv_impl import convolve, find_conv_candidates, select_conv_impl, with_conv
@@ -198,14 +199,14 @@ def test_without_kernels_auto_is_im2col_and_native_is_refused(monkeypatch):
     monkeypatch.setattr(convolution, "explain_missing_kernel", lambda: "no C++ compiler on the PATH")
     assert select_conv_impl() == "im2col"
     with pytest.raises(InputError, match=r"no C\+\+ compiler.*conv='auto'"):
-        Conv(2, impl="native").init(jax.random.key(0), jnp.zeros((1, 4, 4, 1)))
+        Conv(2, impl="native").init(make_key(0), jnp.zeros((1, 4, 4, 1)))
 
 
 @pytest.mark.extended
 def test_a_round_on_a_cpu_contains_no_xla_convolution():
     """Inside a loop that would cost several times the rest of the round (jax issues 12868, 26568)."""
     round = compose("fedavg", network=small_cnn())
-    data, key = federation().data, jax.random.key(0)
+    data, key = federation().data, make_key(0)
     program = jax.jit(round.step).lower(round.init(key, data), data, key).compile().as_text()
     assert "while(" in program
     assert " convolution(" not in program
@@ -213,7 +214,7 @@ def test_a_round_on_a_cpu_contains_no_xla_convolution():
 
 # ---- the choice of "auto" --------------------------------------------------------------------------------------------
 IMAGES = jax.ShapeDtypeStruct((1, 8, 8, 3), jnp.float32)
-CONTEXT = Context(jnp.ones(1), jnp.zeros((), jnp.int32), jax.random.key(0), True)
+CONTEXT = Context(jnp.ones(1), jnp.zeros((), jnp.int32), make_key(0), True)
 
 
 def small_cnn(conv="auto"):
@@ -222,7 +223,7 @@ def small_cnn(conv="auto"):
 
 def operations(model):
     """The primitives of a forward pass: `lax` convolves, `im2col` concatenates."""
-    variables = jax.eval_shape(model.init, jax.random.key(0), IMAGES)
+    variables = jax.eval_shape(model.init, make_key(0), IMAGES)
     jaxpr = jax.make_jaxpr(lambda *args: model.classify(args[0]["params"], model.encode(*args, CONTEXT)[0][0]))
     found = {str(equation.primitive) for equation in jaxpr(variables, IMAGES).eqns}
     return found & {"conv_general_dilated", "concatenate", "ffi_call"}

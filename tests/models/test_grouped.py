@@ -7,6 +7,7 @@ import pytest
 
 import fedjax_het as fh
 from fedjax_het import models, tree
+from fedjax_het._internal.keys import make_key
 from fedjax_het.cli.configuration import build, settings
 from fedjax_het.engine.parallel.layout import chunked, sharded
 from fedjax_het.errors import InputError
@@ -53,8 +54,8 @@ def test_groups_give_equal_results_however_they_are_mapped(options):
 def test_each_network_is_computed_for_its_own_clients_alone():
     def count_flops(**options) -> float:
         round = compose("fedproto", network=models.grouped([models.mlp(3, hidden=(64,)) for _ in range(4)]), **options)
-        state = round.init(jax.random.key(0), federation().data)
-        step = jax.jit(round.step).lower(state, federation().data, jax.random.key(0))
+        state = round.init(make_key(0), federation().data)
+        step = jax.jit(round.step).lower(state, federation().data, make_key(0))
         return step.compile().cost_analysis()["flops"]
 
     assert count_flops() < 0.5 * count_flops(participation=IN_ORDER)
@@ -70,7 +71,7 @@ def test_the_ensemble_of_the_groups_is_evaluated_also_when_states_are_on_the_hos
     server, clients = jax.tree.map(lambda x: np.asarray(x)[0], (device.state.server, device.state.clients))
     round = compose("fedproto", network=TWO)
     inputs, labels = (x[federation().test.index] for x in federation().examples[:2])
-    context = Context(jnp.ones(len(labels)), jnp.int32(0), jax.random.key(0), False)
+    context = Context(jnp.ones(len(labels)), jnp.int32(0), make_key(0), False)
     logits = []
     for number in range(2):
         own = jax.tree.map(lambda x, number=number: jnp.mean(x[number::2], axis=0), clients.personal)
@@ -87,9 +88,9 @@ def test_networks_that_cannot_be_grouped_are_refused():
     with pytest.raises(InputError, match="numbers of networks are 0 to 1"):
         models.grouped([NARROW, DEEP], assignment=(0, 1, 2))
     with pytest.raises(InputError, match=r"networks\.1: it needs features that are vectors"):
-        jax.eval_shape(models.grouped([NARROW, models.unet(3)]).init, jax.random.key(0), jnp.zeros((1, 16, 16, 1)))
+        jax.eval_shape(models.grouped([NARROW, models.unet(3)]).init, make_key(0), jnp.zeros((1, 16, 16, 1)))
     with pytest.raises(InputError, match=r"heads for \[3, 4\] classes"):
-        jax.eval_shape(models.grouped([NARROW, models.mlp(4)]).init, jax.random.key(0), jnp.zeros((1, 6, 6, 1)))
+        jax.eval_shape(models.grouped([NARROW, models.mlp(4)]).init, make_key(0), jnp.zeros((1, 6, 6, 1)))
 
 
 @pytest.mark.parametrize(
@@ -102,7 +103,7 @@ def test_networks_that_cannot_be_grouped_are_refused():
 )
 def test_rounds_that_would_average_different_networks_are_refused(name, network, message):
     with pytest.raises(InputError, match=message):
-        compose(name, network=network).init(jax.random.key(0), federation().data)
+        compose(name, network=network).init(make_key(0), federation().data)
 
 
 @pytest.mark.extended
@@ -111,7 +112,7 @@ def test_a_config_lists_the_networks():
     chosen, _ = settings.complete_settings({"model": {"name": "grouped", "networks": networks}})
     network = build.build_model(chosen["model"], 10)
     assert network.groups.size == 2
-    params = network.init(jax.random.key(0), jnp.zeros((1, 28, 28, 1)))["params"]
+    params = network.init(make_key(0), jnp.zeros((1, 28, 28, 1)))["params"]
     assert params["group_0"]["dense_0"]["kernel"].shape == (784, 8) and "conv_0" in params["group_1"]
 
 

@@ -8,10 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from fedjax_het._internal.keys import make_key
 from fedjax_het.errors import InputError
 from fedjax_het.models import _hub, bert, lora, pretrained_lora, read_state_dict, save_adapters, save_published
 
-KEY, TOKENS = jax.random.key(0), jnp.zeros((1, 3), jnp.int32)
+KEY, TOKENS = make_key(0), jnp.zeros((1, 3), jnp.int32)
 SIZES = {"features": 4, "layers": 1, "heads": 1, "mlp_size": 4, "vocabulary": 5, "max_length": 4}
 
 
@@ -37,7 +38,7 @@ def hub(monkeypatch, tmp_path):
 def test_sizes_weights_and_adapters_are_downloaded_once_by_name(hub):
     folder, downloads = hub
     model = lora(rank=1)(bert(2, **SIZES))
-    variables = model.init(jax.random.key(1), TOKENS)
+    variables = model.init(make_key(1), TOKENS)
     save_published(folder / "owner" / "base", bert(2, **SIZES).init(KEY, TOKENS), model)
     save_adapters(folder / "owner" / "adapters", variables, model, [], base="hf:owner/base@v1")
     read = pretrained_lora("hf:owner/adapters")(bert(2, pretrained="hf:owner/base@v1")).init(KEY, TOKENS)
@@ -79,7 +80,7 @@ def test_the_real_package_reads_the_cache_without_a_network(monkeypatch, tmp_pat
     (repository / "refs").mkdir()
     (repository / "refs" / "main").write_text(commit)
     for name in ("hf:owner/base", f"hf:owner/base@{commit}"):
-        read = bert(2, pretrained=name).init(jax.random.key(1), TOKENS)
+        read = bert(2, pretrained=name).init(make_key(1), TOKENS)
         jax.tree.map(np.testing.assert_array_equal, read["params"]["block_0"], saved["params"]["block_0"])
     with pytest.raises(InputError, match=r"'hf:owner/base@v2' cannot be downloaded .* into a directory"):
         read_state_dict("hf:owner/base@v2")

@@ -10,6 +10,7 @@ import pytest
 
 import fedjax_het as fh
 from fedjax_het import tree
+from fedjax_het._internal.keys import make_key
 from fedjax_het.cli.configuration import build, settings
 from fedjax_het.errors import InputError
 from fedjax_het.models import MODELS, TORCH_NAMES, save_state_dict
@@ -18,7 +19,7 @@ from fedjax_het.types import Context
 
 pytestmark = pytest.mark.extended
 
-KEY = jax.random.key(0)
+KEY = make_key(0)
 SIZES = {"features": 8, "layers": 2, "heads": 2, "mlp_size": 12, "vocabulary": 11}
 ENCODERS = {
     "bert": {"max_length": 12},
@@ -112,7 +113,7 @@ def bert(tmp_path):
     config = {"model_type": "bert", "hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2}
     config |= {"intermediate_size": 12, "vocab_size": 11, "max_position_embeddings": 12, "layer_norm_eps": 1e-3}
     (tmp_path / "config.json").write_text(json.dumps(config))
-    variables = make("bert").init(jax.random.key(1), TOKENS)
+    variables = make("bert").init(make_key(1), TOKENS)
     save_state_dict(tmp_path / "model.safetensors", variables, naming("bert"))
     return tmp_path, variables
 

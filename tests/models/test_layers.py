@@ -10,6 +10,7 @@ from flax import linen as nn
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedjax_het._internal.keys import make_key
 from fedjax_het._internal.target_platform import tracing_for
 from fedjax_het.errors import InputError
 from fedjax_het.models._dense import Dense, multiply
@@ -17,7 +18,7 @@ from fedjax_het.models._layers import Conv, UpConv, _largest, avg_pool, max_pool
 from fedjax_het.models._native import pooling
 from fedjax_het.models._norms import BatchNorm
 
-KEY = jax.random.key(0)
+KEY = make_key(0)
 CASES = [
     ((6, 5), 3, 5, 1, "SAME"),
     ((6, 5), 16, 4, 1, "VALID"),
@@ -166,7 +167,7 @@ def test_compiled_pooling_and_its_derivatives_are_those_of_xla(size, window):
 @pytest.mark.extended
 def test_the_compiled_gradient_of_max_pool_is_complete():
     """With jnp.max as the pool, a third of this gradient is missing once compiled."""
-    kernel = jax.random.normal(jax.random.key(1), (5, 5, 3, 4))
+    kernel = jax.random.normal(make_key(1), (5, 5, 3, 4))
     inputs = jax.random.normal(KEY, (3, 16, 16, 3))
     mask = jnp.array([1.0, 1, 0])
 
@@ -196,7 +197,7 @@ def draw(*shape: int) -> jax.Array:
 
 
 def test_dense_has_the_leaves_and_values_of_flax():
-    x, key = jax.random.normal(jax.random.key(1), (5, 3)), jax.random.key(0)
+    x, key = jax.random.normal(make_key(1), (5, 3)), make_key(0)
     ours, theirs = (layer(4).init_with_output(key, x) for layer in (Dense, nn.Dense))
     jax.tree.map(np.testing.assert_array_equal, ours, theirs)
 

@@ -9,13 +9,14 @@ import pytest
 from flax import linen as nn
 
 from fedjax_het import tree
+from fedjax_het._internal.keys import make_key
 from fedjax_het.errors import InputError
 from fedjax_het.models import MODELS, cnn, from_flax, lenet, mlp
 from fedjax_het.models._layers import Conv
 from fedjax_het.models._norms import BatchNorm, norm
 from fedjax_het.types import Context
 
-KEY = jax.random.key(0)
+KEY = make_key(0)
 OF_IMAGES = [name for name, factory in MODELS.items() if "norm" in inspect.signature(factory).parameters]
 
 
@@ -67,7 +68,7 @@ def test_dropout_draws_from_the_contexts_key_in_training_only():
     variables = model.init(KEY, inputs)
 
     def features(is_training, seed):
-        return model.encode(variables, inputs, context(2, is_training, jax.random.key(seed)))[0][0]
+        return model.encode(variables, inputs, context(2, is_training, make_key(seed)))[0][0]
 
     np.testing.assert_array_equal(features(True, 1), features(True, 1))
     assert jnp.any(features(True, 1) != features(True, 2))

@@ -11,6 +11,7 @@ from flax import linen as nn
 from jax import lax
 
 from fedjax_het import sharing, tree
+from fedjax_het._internal.keys import make_key
 from fedjax_het.errors import InputError
 from fedjax_het.models import MODELS, from_flax
 from fedjax_het.models._amplitude import amplitude_normalised
@@ -23,7 +24,7 @@ from fedjax_het.types import Context
 
 pytestmark = pytest.mark.extended
 
-KEY = jax.random.key(0)
+KEY = make_key(0)
 NUM_PARAMS = {  # on images of three channels; ResNet and DenseNet as torchvision's of a thousand classes
     "resnet18": (1000, 11_689_512),
     "resnet50": (1000, 25_557_032),

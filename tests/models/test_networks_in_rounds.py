@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from fedjax_het import data, models, tree
+from fedjax_het._internal.keys import make_key
 from fedjax_het.engine import make_round
 from fedjax_het.errors import InputError
 from fedjax_het.models import from_flax
@@ -16,7 +17,7 @@ from tests.harness import CAPACITIES, PROMPTS, algorithm, every_algorithm, every
 
 pytestmark = pytest.mark.extended
 
-KEY = jax.random.key(0)
+KEY = make_key(0)
 
 
 @functools.cache

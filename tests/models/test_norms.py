@@ -8,10 +8,11 @@ from flax import linen as nn
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedjax_het._internal.keys import make_key
 from fedjax_het.errors import InputError
 from fedjax_het.models._norms import BatchNorm, LayerNorm, RMSNorm, _num_groups, norm
 
-KEY = jax.random.key(0)
+KEY = make_key(0)
 START = {
     "params": {"scale": jnp.array([2.0, 0.5, 1.0]), "bias": jnp.array([0.1, -1.0, 0.0])},
     "batch_stats": {"mean": jnp.array([0.3, 0.0, -1.0]), "var": jnp.array([1.0, 2.0, 0.5])},
@@ -135,8 +136,8 @@ def test_an_unknown_norm_is_refused():
 
 @pytest.mark.parametrize(("ours", "flax"), [(LayerNorm, nn.LayerNorm), (RMSNorm, nn.RMSNorm)])
 def test_norms_of_channels_are_those_of_flax_with_equal_gradients(ours, flax):
-    x = 1.0 + jax.random.normal(jax.random.key(0), (2, 3, 8))
-    params = jax.tree.map(lambda leaf: leaf + jnp.arange(8.0), flax().init(jax.random.key(1), x))
+    x = 1.0 + jax.random.normal(make_key(0), (2, 3, 8))
+    params = jax.tree.map(lambda leaf: leaf + jnp.arange(8.0), flax().init(make_key(1), x))
 
     def loss(norm, params, x):
         return jnp.sum(jnp.sin(norm(epsilon=1e-3).apply(params, x)))

@@ -11,6 +11,7 @@ from flax import linen as nn
 from flax import nnx
 
 import fedjax_het as fh
+from fedjax_het._internal.keys import make_key
 from fedjax_het.errors import InputError
 from fedjax_het.models import from_flax
 from fedjax_het.types import Context
@@ -73,14 +74,14 @@ def train(module, algorithm="fedavg", rounds=2):
 
 
 def context(mask, is_training):
-    return Context(mask, jnp.zeros((), jnp.int32), jax.random.key(0), is_training)
+    return Context(mask, jnp.zeros((), jnp.int32), make_key(0), is_training)
 
 
 def predict(module):
     """(inputs, the initial variables of the model of a module, its logits in evaluation)."""
     inputs = jnp.asarray(FEDERATION.examples.inputs[:5], jnp.float32)
     model = from_flax(module)
-    variables = model.init(jax.random.key(1), inputs)
+    variables = model.init(make_key(1), inputs)
     (features, _), _ = model.encode(variables, inputs, context(jnp.ones(5), False))
     return inputs, variables, model.classify(variables["params"], features)
 
@@ -128,7 +129,7 @@ def test_logits_are_those_of_the_nnx_module():
 def test_batch_norm_leaves_out_padding(module):
     inputs, mask = jnp.asarray(FEDERATION.examples.inputs[:6], jnp.float32), jnp.ones(6).at[4:].set(0)
     model = from_flax(module)
-    variables = model.init(jax.random.key(1), inputs)
+    variables = model.init(make_key(1), inputs)
     _, state = model.encode(variables, inputs, context(mask, True))
     _, padded = model.encode(variables, inputs.at[4:].set(1e3), context(mask, True))
     assert not are_close(moments(state), moments(variables))

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from fedjax_het import algorithms, data, engine, models
+from fedjax_het._internal.keys import make_key
 from fedjax_het.models import computed_in
 from fedjax_het.models._conv_impl import convolve
 from fedjax_het.models._dense import Dense
@@ -25,7 +26,7 @@ COUNT = 2**14  # entries that bfloat16, one by one, would sum to 256
 )
 def test_the_gradient_of_a_bias_is_summed_in_float32(layer, shape):
     x = jnp.ones(shape, jnp.bfloat16)
-    params = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), layer.init(jax.random.key(0), x))
+    params = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), layer.init(make_key(0), x))
 
     @jax.jit
     def gradient(params, x, weight):

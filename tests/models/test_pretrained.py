@@ -17,13 +17,14 @@ import safetensors.flax
 import safetensors.numpy
 
 from fedjax_het import tree
+from fedjax_het._internal.keys import make_key
 from fedjax_het.errors import InputError
 from fedjax_het.models import MODELS, TORCH_NAMES, save_state_dict
 from fedjax_het.models._pretrained import Naming, from_torch, to_torch
 from fedjax_het.models._weight_files import complete_sizes, read_state_dict
 from tests.shared import shared_path
 
-KEY, NAMES = jax.random.key(0), TORCH_NAMES["resnet18"]
+KEY, NAMES = make_key(0), TORCH_NAMES["resnet18"]
 INPUTS = jnp.zeros((1, 32, 32, 3))
 
 

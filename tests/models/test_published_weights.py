@@ -10,13 +10,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from fedjax_het._internal.keys import make_key
 from fedjax_het.errors import InputError
 from fedjax_het.models import bert, efficientnet_lite0, read_state_dict
 from fedjax_het.types import Context
 
 pytestmark = pytest.mark.slow
 
-KEY = jax.random.key(0)
+KEY = make_key(0)
 
 
 def encoded(model, inputs, classify=lambda params, features: features):

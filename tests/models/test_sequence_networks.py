@@ -7,13 +7,14 @@ import numpy as np
 import pytest
 from flax import linen as nn
 
+from fedjax_het._internal.keys import make_key
 from fedjax_het.models import LSTM, _sequences, computed_in, lstm, transformer
 from fedjax_het.models._native import recurrence
 from fedjax_het.types import Context
 
 pytestmark = pytest.mark.extended
 
-KEY = jax.random.key(0)
+KEY = make_key(0)
 TOKENS = jax.random.randint(KEY, (3, 12), 0, 7)
 SMALL = {
     "lstm": lambda **options: lstm(7, hidden=(6, 5), embedding=4, **options),
@@ -41,7 +42,7 @@ def test_the_recurrence_and_its_gradients_are_those_of_flax():
         return nn.RNN(nn.OptimizedLSTMCell(4)).apply({"params": {"cell": theirs}}, x)
 
     def differentiate(run):
-        weights = jax.random.normal(jax.random.key(1), (2, 5, 4))
+        weights = jax.random.normal(make_key(1), (2, 5, 4))
         gradient = jax.grad(lambda *arguments: jnp.sum(weights * run(*arguments)), argnums=(0, 1))
         squares = lambda *arguments: sum(jnp.sum(g**2) for g in jax.tree.leaves(gradient(*arguments)))  # noqa: E731
         return run(params, x), gradient(params, x), jax.grad(squares, argnums=(0, 1))(params, x)

@@ -11,6 +11,7 @@ import safetensors.numpy
 
 import fedjax_het as fh
 from fedjax_het import tree
+from fedjax_het._internal.keys import make_key
 from fedjax_het.errors import InputError
 from fedjax_het.models import ADAPTERS, TORCH_NAMES, bottleneck, cnn, lora, save_state_dict, visual_prompts, vit
 from fedjax_het.models._position_grids import resample_positions
@@ -18,7 +19,7 @@ from fedjax_het.models._pretrained import to_torch
 from fedjax_het.models._vision_names import TIMM_NAMES, VIT_NAMES
 from fedjax_het.types import Context
 
-KEY = jax.random.key(0)
+KEY = make_key(0)
 SIZES = {"features": 12, "layers": 2, "heads": 2, "patch": 4}
 IMAGES = jax.random.normal(KEY, (2, 8, 8, 3))
 

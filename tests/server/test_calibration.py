@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from fedjax_het._internal.keys import make_key
 from fedjax_het.server.calibration import ClassMoments, add_moments, calibrate_head, no_moments
 from tests.harness import is_equal
 
@@ -54,7 +55,7 @@ def test_calibration_changes_the_head_alone_and_not_without_a_rate():
     def classify(params, features):
         return features @ params["classifier"]["kernel"]
 
-    moments, key = ClassMoments(*map(jnp.asarray, pool([np.arange(30)]))), jax.random.key(0)
+    moments, key = ClassMoments(*map(jnp.asarray, pool([np.arange(30)]))), make_key(0)
     trained = calibrate_head(classify, params, moments, key, num_draws=40, learning_rate=0.01, batch_size=7, epochs=3)
     assert is_equal(trained["body"], params["body"])
     assert np.any(trained["classifier"]["kernel"])

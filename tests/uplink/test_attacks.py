@@ -2,12 +2,12 @@
 
 from dataclasses import replace
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from fedjax_het import Simulation, aggregators, tree
+from fedjax_het._internal.keys import make_key
 from fedjax_het.algorithm import CorruptView, StageView
 from fedjax_het.diagnostics import DIAGNOSTICS
 from fedjax_het.engine.parallel.layout import chunked
@@ -71,7 +71,7 @@ def test_a_robust_rule_undoes_what_breaks_the_mean(start, honest):
 
 def corrupt(stage, stack, is_present, state=()):
     size = len(stack)
-    view = CorruptView(Broadcast(0, {}, {}), jnp.arange(size), jnp.asarray(is_present), size, state, jax.random.key(0))
+    view = CorruptView(Broadcast(0, {}, {}), jnp.arange(size), jnp.asarray(is_present), size, state, make_key(0))
     return np.asarray(stage.corrupt({"params": {"w": jnp.asarray(stack)}}, view)["params"]["w"])
 
 
@@ -126,7 +126,7 @@ def test_normal_numbers_differ_between_clients_tensors_and_rounds():
     like = {"params": {"w": jnp.zeros((50, 40)), "b": jnp.zeros((2000,))}}
 
     def send(key):
-        view = StageView(Broadcast(0, {}, {}), (), (), jnp.array(0), 1, jax.random.key(key), jax.random.key(9))
+        view = StageView(Broadcast(0, {}, {}), (), (), jnp.array(0), 1, make_key(key), make_key(9))
         return attack_gaussian(2.0, 0.5, clients=(0,)).send(like, view).update["params"]
 
     first, second = send(0), send(1)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from fedjax_het import tree
+from fedjax_het._internal.keys import make_key
 from fedjax_het.algorithm import StageView
 from fedjax_het.uplink import STAGES, drive, majority_vote, qsgd, quantize, random_k, sign, terngrad, top_k
 
@@ -45,7 +46,7 @@ def as_vector(update):
 
 
 def view(memory=(), own: int = 0, common: int = 0, client: int = 0):
-    return StageView(None, (), memory, client, 5, jax.random.key(own), jax.random.key(common))
+    return StageView(None, (), memory, client, 5, make_key(own), make_key(common))
 
 
 def compress(stage, vector, **keys):
@@ -171,7 +172,7 @@ def test_an_unbiased_compressor_with_feedback_is_divided_by_its_variance_and_one
         result = stage.send(as_tree(UPDATE), view(memory)._replace(key=key))
         return result.memory, tree.norm(result.memory)
 
-    _, norms = jax.lax.scan(step, memory, jax.random.split(jax.random.key(0), 300))
+    _, norms = jax.lax.scan(step, memory, jax.random.split(make_key(0), 300))
     assert norms[200:].max() < 2 * (1 + variance) * np.linalg.norm(UPDATE)
 
 

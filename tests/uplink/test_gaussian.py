@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from fedjax_het import tree
+from fedjax_het._internal.keys import make_key
 from fedjax_het.algorithm import ReceiveView, Sent, Stage
 from fedjax_het.engine import Simulation
 from fedjax_het.engine.parallel.layout import chunked, sharded, vmapped
@@ -87,7 +88,7 @@ def test_the_sum_is_divided_by_the_expected_number_whoever_came():
 # ---- the noise -------------------------------------------------------------------------------------------------------
 def test_noise_is_gaussian_of_the_stated_deviation_and_differs_everywhere():
     like, stage = {"params": {"a": jnp.zeros(100_000), "b": jnp.zeros(100_000)}}, gaussian_mechanism(0.5, 3.0)
-    noise = receive(stage, like, jax.random.key(0))["params"]
+    noise = receive(stage, like, make_key(0))["params"]
     deviation = 3.0 * 0.5 / 4
     for values in noise.values():
         assert abs(float(values.mean())) < 5 * deviation / 1e5**0.5
@@ -96,11 +97,11 @@ def test_noise_is_gaussian_of_the_stated_deviation_and_differs_everywhere():
         assert len(np.unique(values)) > 99_000  # few float32 numbers come twice
     assert abs(np.corrcoef(noise["a"], noise["b"])[0, 1]) < 5 / 1e5**0.5
     for other in (
-        receive(stage, like, jax.random.key(1)),
-        receive(gaussian_mechanism(0.5, 3.0, noise_seed=7), like, jax.random.key(0)),
+        receive(stage, like, make_key(1)),
+        receive(gaussian_mechanism(0.5, 3.0, noise_seed=7), like, make_key(0)),
     ):
         assert abs(np.corrcoef(noise["a"], other["params"]["a"])[0, 1]) < 5 / 1e5**0.5
-    doubled = receive(gaussian_mechanism(0.5, 6.0), like, jax.random.key(0))["params"]
+    doubled = receive(gaussian_mechanism(0.5, 6.0), like, make_key(0))["params"]
     np.testing.assert_allclose(doubled["a"], 2 * noise["a"], rtol=1e-6)
 
 
@@ -153,7 +154,7 @@ def run_stage_state(stage: Stage, norms: np.ndarray, bound):
     server = ServerView(
         Broadcast(jnp.asarray(0), like, {}), Upload({}, {}, None, None), None, present, len(norms), None
     )
-    view = ReceiveView(server, {"count": below}, bound, jax.random.key(0), len(norms), float(len(norms)))
+    view = ReceiveView(server, {"count": below}, bound, make_key(0), len(norms), float(len(norms)))
     return stage.receive(like, view)[1]
 
 
@@ -183,7 +184,7 @@ def test_batch_statistics_stay_with_the_server_or_are_private_too():
     kept = run(private(1.0, 0.5, norm="batch", buffers="keep_server"), rounds=1)[0].server.shared
     assert is_equal(kept["batch_stats"], start["batch_stats"]) and not is_equal(kept["params"], start["params"])
     stage = gaussian_mechanism(1.0, 0.5, buffers="in_vector")
-    noisy = receive(stage, start, jax.random.key(0))
+    noisy = receive(stage, start, make_key(0))
     assert all(np.all(leaf != 0) for leaf in jax.tree.leaves(noisy))
 
 

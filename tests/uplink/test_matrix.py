@@ -10,6 +10,7 @@ import pytest
 import scipy.linalg
 
 from fedjax_het import uplink
+from fedjax_het._internal.keys import make_key
 from fedjax_het.engine import Simulation
 from fedjax_het.engine.parallel.layout import sharded
 from fedjax_het.engine.round.participation import cyclic, poisson, waiting
@@ -152,4 +153,4 @@ def test_the_conditions_of_independent_noise_hold_too():
         compose("fedavg", options={"weighting": "samples"}, change={"uplink": (stage,)})
     round = compose("fedavg", options={"weighting": "uniform"}, change={"uplink": (stage,)})
     with pytest.raises(InputError, match="buffers: the model has batch_stats"):
-        jax.eval_shape(round.init, jax.random.key(0), federation().data)
+        jax.eval_shape(round.init, make_key(0), federation().data)

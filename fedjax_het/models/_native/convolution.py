@@ -15,7 +15,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
 from fedjax_het._internal import kernels
-from fedjax_het.models._native.primitives import declare
+from fedjax_het._internal.primitives import declare
 from fedjax_het.types import Array
 
 Pads = tuple[tuple[int, int], tuple[int, int]]

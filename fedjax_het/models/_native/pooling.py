@@ -12,8 +12,8 @@ import numpy as np
 from jax.interpreters import ad
 
 from fedjax_het._internal import kernels
+from fedjax_het._internal.primitives import declare
 from fedjax_het.models._native.convolution import SOURCE
-from fedjax_het.models._native.primitives import declare
 from fedjax_het.types import Array
 
 Window = tuple[int, int]

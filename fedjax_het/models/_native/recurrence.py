@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from fedjax_het._internal import kernels
-from fedjax_het.models._native.primitives import declare
+from fedjax_het._internal.primitives import declare
 from fedjax_het.types import Array
 
 explain_missing_kernel = functools.partial(

@@ -5,6 +5,7 @@ import optax
 import pytest
 
 from fedjax_het import tree
+from fedjax_het._internal.keys import make_key
 from fedjax_het.client.measures import head_gradient
 from fedjax_het.client.objectives import cross_entropy
 from fedjax_het.errors import InputError
@@ -13,9 +14,9 @@ from fedjax_het.problem import Problem
 from fedjax_het.types import Broadcast, ClientData, ClientView, Examples, Rows
 
 MODEL = mlp(3, hidden=(5,))
-INPUTS = jax.random.normal(jax.random.key(0), (7, 4))
+INPUTS = jax.random.normal(make_key(0), (7, 4))
 LABELS = jnp.array([0, 2, 1, 1, 0, 2, 1])
-VARIABLES = MODEL.init(jax.random.key(1), INPUTS)
+VARIABLES = MODEL.init(make_key(1), INPUTS)
 PROBLEM = Problem(MODEL, (cross_entropy(),), lambda inputs: inputs)
 
 

@@ -5,6 +5,7 @@ import optax
 import pytest
 
 from fedjax_het import models
+from fedjax_het._internal.keys import make_key
 from fedjax_het.client.measures import generalization_gap, mean_loss, training_gain
 from fedjax_het.errors import InputError
 from fedjax_het.problem import Problem
@@ -14,7 +15,7 @@ RNG = np.random.default_rng(0)
 INPUTS, LABELS = RNG.normal(size=(30, 4)).astype(np.float32), RNG.integers(0, 3, 30)
 MODEL = models.mlp(3, (5,), norm="batch", dropout=0.5)
 PROBLEM = Problem(MODEL, (), lambda inputs: inputs)
-START, LOCAL = (MODEL.init(jax.random.key(seed), jnp.asarray(INPUTS[:1])) for seed in (1, 2))
+START, LOCAL = (MODEL.init(make_key(seed), jnp.asarray(INPUTS[:1])) for seed in (1, 2))
 TRAIN, VALID = np.arange(17), np.arange(17, 24)
 NOTHING = np.zeros(0, int)
 

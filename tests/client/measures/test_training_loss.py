@@ -4,6 +4,7 @@ import jax
 import numpy as np
 import pytest
 
+from fedjax_het._internal.keys import make_key
 from fedjax_het.client.measures import training_loss
 from fedjax_het.client.measures._losses import EVALUATED, MEASURED
 from fedjax_het.errors import InputError
@@ -16,8 +17,8 @@ def report_loss(moment: str, batch_size: int = 50, **options):
     round = compose(
         "fedavg", norm="none", options=options, change={"reports": {"loss": training_loss(moment, batch_size)}}
     )
-    state = round.init(jax.random.key(0), federation().data)
-    _, metrics, said = jax.jit(round.step_with_messages)(state, federation().data, jax.random.key(0))
+    state = round.init(make_key(0), federation().data)
+    _, metrics, said = jax.jit(round.step_with_messages)(state, federation().data, make_key(0))
     return np.asarray(said.uploads.reports["loss"]), metrics, np.asarray(said.uploads.num_examples)
 
 

@@ -5,6 +5,7 @@ import pytest
 from jax.test_util import check_grads
 
 from fedjax_het import tree
+from fedjax_het._internal.keys import make_key
 from fedjax_het.client.objectives import cross_entropy, invariance
 from fedjax_het.client.objectives._regularizers import gradient_of_head
 from fedjax_het.models import mlp
@@ -14,9 +15,9 @@ from fedjax_het.types import Batch, Broadcast, ClientView
 pytestmark = pytest.mark.extended
 
 MODEL = mlp(3, hidden=(5,))
-INPUTS = jax.random.normal(jax.random.key(0), (6, 4))
+INPUTS = jax.random.normal(make_key(0), (6, 4))
 LABELS = jnp.array([0, 2, 1, 1, 0, 2])
-PARAMS = MODEL.init(jax.random.key(1), INPUTS)["params"]
+PARAMS = MODEL.init(make_key(1), INPUTS)["params"]
 PROBLEM = Problem(MODEL, (cross_entropy(),), lambda inputs: inputs)
 
 
@@ -24,7 +25,7 @@ def forward(params=PARAMS, mean=None, mass=1.0, mask=None, shared=PARAMS):
     published = {"mean_gradient": {"mean": mean, "mass": jnp.asarray(mass)}}
     view = ClientView(Broadcast(jnp.int32(0), {"params": shared}, published), {}, {}, None, {}, {}, (), {}, None)
     batch = Batch(INPUTS, LABELS, jnp.ones(6) if mask is None else mask)
-    return PROBLEM.forward(params, {}, batch, view, jax.random.key(0))
+    return PROBLEM.forward(params, {}, batch, view, make_key(0))
 
 
 def full_gradient(params=PARAMS):

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedjax_het._internal.keys import make_key
 from fedjax_het.client.objectives import conditional_information, l2_representation
 from fedjax_het.errors import InputError
 from fedjax_het.problem import ForwardPass
@@ -88,7 +89,7 @@ def test_information_is_the_mean_log_ratio_of_the_densities():
     reference = draw_reference(1.4)
     mean, scale = jnp.asarray(Z), jax.nn.softplus(jnp.asarray(Z))
     target, width = reference["mean"][LABELS], jax.nn.softplus(reference["scale"])[LABELS]
-    draws = 1.4 * (mean + scale * jax.random.normal(jax.random.key(0), (20000, 6, 5)))
+    draws = 1.4 * (mean + scale * jax.random.normal(make_key(0), (20000, 6, 5)))
     density = jax.scipy.stats.norm.logpdf
     ratio = density(draws, 1.4 * mean, 1.4 * scale) - density(draws, target, width)
     expected = ratio.sum(axis=-1).mean()

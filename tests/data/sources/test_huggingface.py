@@ -12,6 +12,7 @@ import pytest
 from PIL import Image
 
 from fedjax_het import engine, models
+from fedjax_het._internal.keys import make_key
 from fedjax_het.algorithms import ALGORITHMS
 from fedjax_het.cli import train
 from fedjax_het.data import by_domain, federate, iid, load
@@ -362,7 +363,7 @@ def test_prompts_and_padding_count_neither_in_losses_nor_in_scores(tmp_path, tok
         figures.append([metrics.loss, *engine.flatten_evaluation(run.evaluate(run.start())).values()])
         updates.append(state.server.shared)
     variables = jax.tree.map(lambda x: x[0], run.start().server.shared)
-    context = Context(np.ones(4, np.float32), np.int32(0), jax.random.key(0), False)
+    context = Context(np.ones(4, np.float32), np.int32(0), make_key(0), False)
     features = model.encode(variables, dataset.inputs, context)[0][0]
     losses = -jax.nn.log_softmax(model.classify(variables["params"], features))
     answers = [losses[i, j, dataset.labels[i, j]] for i, j in zip(*np.nonzero(dataset.labels >= 0), strict=True)]

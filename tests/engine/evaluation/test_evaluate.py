@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from fedjax_het import data, tree
+from fedjax_het._internal.keys import make_key
 from fedjax_het.engine import Simulation
 from fedjax_het.engine.evaluation.personal_means import mean_personal_variables
 from fedjax_het.types import Context
@@ -25,7 +26,7 @@ def trained():
 def by_hand(federation, variables, rows):
     """(loss, accuracy) of these examples, one model."""
     inputs = federation.prepare(federation.examples.inputs[rows])
-    context = Context(np.ones(len(rows)), 0, jax.random.key(0), False)
+    context = Context(np.ones(len(rows)), 0, make_key(0), False)
     network = model()
     (features, _), _ = network.encode(variables, inputs, context)
     logits = np.asarray(network.classify(variables["params"], features), np.float64)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from fedjax_het import data, models, tree
+from fedjax_het._internal.keys import make_key
 from fedjax_het.engine import Simulation, flatten_evaluation
 from fedjax_het.engine.evaluation.evaluate import evaluate_model, held_out_batches
 from fedjax_het.models import from_flax
@@ -60,7 +61,7 @@ def test_scores_do_not_depend_on_other_clients(name, norm, federation):
     if name == "unet":
         federation = with_masks(federation)
     network = NETWORKS[name](norm)
-    variables = network.init(jax.random.key(0), federation.prepare(federation.examples.inputs[:1]))
+    variables = network.init(make_key(0), federation.prepare(federation.examples.inputs[:1]))
     together = evaluate(network, variables, federation)
     for client in range(3):
         alone = evaluate(network, variables, without_others(federation, client))
@@ -76,7 +77,7 @@ def test_scores_do_not_depend_on_other_clients(name, norm, federation):
 def test_batches_are_even_and_hold_one_client_only(federation):
     """Against the definition, one batch after the other, with a network that normalises by its batch."""
     network = NETWORKS["cnn"]("batch_stat")
-    variables = network.init(jax.random.key(0), federation.prepare(federation.examples.inputs[:1]))
+    variables = network.init(make_key(0), federation.prepare(federation.examples.inputs[:1]))
     metrics, rows = evaluate(network, variables, federation).clients, federation.data.test
     for client, (index, count) in enumerate(zip(rows.index, rows.count, strict=True)):
         num_batches = -(-count // BATCH)
@@ -100,7 +101,7 @@ def test_the_variables_that_an_algorithm_chooses_are_tested(federation):
 
 
 def losses_of(network, variables, federation, part):
-    context = Context(jnp.ones(len(part)), jnp.int32(0), jax.random.key(0), False)
+    context = Context(jnp.ones(len(part)), jnp.int32(0), make_key(0), False)
     (features, _), _ = network.encode(variables, federation.prepare(federation.examples.inputs[part]), context)
     logits = np.asarray(network.classify(variables["params"], features), np.float64)
     logits -= logits.max(axis=1, keepdims=True)

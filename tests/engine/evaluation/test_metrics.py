@@ -10,6 +10,7 @@ from sklearn import metrics as sklearn_metrics
 from sklearn.calibration import calibration_curve
 
 from fedjax_het import data, models, tree
+from fedjax_het._internal.keys import make_key
 from fedjax_het.algorithms import fedavg, fedbn
 from fedjax_het.engine import (
     METRICS,
@@ -152,7 +153,7 @@ def train_personal_batch_norms(**options):
 
 def compute_logits(simulation, variables, federation, index):
     problem, inputs = simulation.executor.traced.round.problem, federation.examples.inputs[index]
-    context = Context(jnp.ones(len(index)), jnp.int32(0), jax.random.key(0), False)
+    context = Context(jnp.ones(len(index)), jnp.int32(0), make_key(0), False)
     (features, _), _ = problem.model.encode(variables, problem.prepare(inputs), context)
     return np.asarray(problem.model.classify(variables["params"], features), np.float64)
 

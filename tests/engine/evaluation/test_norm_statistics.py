@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from fedjax_het import data, models, tree
+from fedjax_het._internal.keys import make_key
 from fedjax_het.algorithms import heterofl, ifca
 from fedjax_het.engine import Simulation, predict, sharded
 from fedjax_het.engine.evaluation.evaluate import evaluate_model
@@ -32,7 +33,7 @@ def moments_of(model, variables, inputs):
     """{path: mean or variance} of one batch."""
     shapes = jax.tree.map(jnp.zeros_like, {name: variables["params"][name]["bias"] for name in ("norm_0", "norm_1")})
     zeros = {name: {"mean": zero, "var": zero} for name, zero in shapes.items()}
-    context = Context(jnp.ones(len(inputs)), jnp.int32(0), jax.random.key(0), True)
+    context = Context(jnp.ones(len(inputs)), jnp.int32(0), make_key(0), True)
     return model.encode(variables | {"batch_stats": zeros}, inputs, context)[1]["batch_stats"]
 
 

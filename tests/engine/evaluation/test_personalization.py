@@ -9,6 +9,7 @@ import optax
 import pytest
 
 from fedjax_het import data, models, tree
+from fedjax_het._internal.keys import make_key
 from fedjax_het.algorithm import Memory
 from fedjax_het.client.local_updates import sgd
 from fedjax_het.client.personalization import fine_tuned
@@ -64,7 +65,7 @@ def test_fine_tuning_changes_the_scores_and_not_the_state():
     inputs, labels = federation().prepare(rows.examples.inputs), rows.examples.labels
 
     def loss(params, index):
-        context = Context(np.ones(len(index), np.float32), 2, jax.random.key(0), True)
+        context = Context(np.ones(len(index), np.float32), 2, make_key(0), True)
         (features, _), _ = network().encode({"params": params}, inputs[index], context)
         logits = network().classify(params, features)
         return optax.softmax_cross_entropy_with_integer_labels(logits, labels[index]).mean()

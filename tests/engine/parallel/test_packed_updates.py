@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from fedjax_het import tree
+from fedjax_het._internal.keys import make_key
 from fedjax_het.client.measures import effective_learning_rate
 from fedjax_het.engine.parallel.layout import chunked, sharded
 from fedjax_het.errors import InputError
@@ -39,7 +40,7 @@ def test_a_bfloat16_stack_gives_similar_results_in_every_layout(name):
 def test_a_bfloat16_upload_has_half_the_bytes():
     bytes_up = []
     for options in ({}, PACKED):
-        round, data, key = compose("fedld", options=options, norm="none"), federation().data, jax.random.key(0)
+        round, data, key = compose("fedld", options=options, norm="none"), federation().data, make_key(0)
         said = jax.eval_shape(round.step_with_messages, round.init(key, data), data, key)[2]
         bytes_up.append(tree.num_bytes(said.uploads.update))
     assert bytes_up[1] == bytes_up[0] / 2
@@ -47,7 +48,7 @@ def test_a_bfloat16_upload_has_half_the_bytes():
 
 @pytest.mark.extended
 def test_statistics_that_are_averaged_stay_in_float32():
-    round, data, key = compose("fedld", options=PACKED), federation().data, jax.random.key(0)
+    round, data, key = compose("fedld", options=PACKED), federation().data, make_key(0)
     update = jax.eval_shape(round.step_with_messages, round.init(key, data), data, key)[2].uploads.update
     assert {leaf.dtype for leaf in jax.tree.leaves(update["params"])} == {np.dtype("uint16")}
     assert {leaf.dtype for leaf in jax.tree.leaves(update["batch_stats"])} == {np.dtype("float32")}

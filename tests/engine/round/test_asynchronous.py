@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from fedjax_het import tree
+from fedjax_het._internal.keys import make_key
 from fedjax_het.engine import Simulation
 from fedjax_het.engine.parallel.layout import chunked, sharded
 from fedjax_het.engine.round import participation
@@ -40,7 +41,7 @@ def finish(simulation: Simulation):
 @functools.cache
 def table_of_draws(rule: int, seed: int) -> list[list[tuple[int, bool]]]:
     def draw(number):
-        return RULES[rule].draw(derive_keys(jax.random.key(seed), number)[0], CLIENTS, number)
+        return RULES[rule].draw(derive_keys(make_key(seed), number)[0], CLIENTS, number)
 
     ids, answers = jax.jit(jax.vmap(draw))(jnp.arange(2000))
     return [list(zip(*draws, strict=True)) for draws in zip(ids.tolist(), answers.tolist(), strict=True)]
@@ -83,7 +84,7 @@ def test_the_schedule_is_that_of_an_event_queue():
         if oldest is not None and index == 2:
             continue  # all clients start together, and may always be too late together
         expected = play(rule, table_of_draws(int(index), seed), durations, rounds=6)
-        found = make_schedule(rule, RULES[index], jax.random.key(seed), CLIENTS, durations, 6)
+        found = make_schedule(rule, RULES[index], make_key(seed), CLIENTS, durations, 6)
         events = np.stack([found.clients, found.start, found.draw], axis=-1)
         np.testing.assert_array_equal(events, [event for event, _ in expected], err_msg=str(case))
         np.testing.assert_allclose(np.cumsum(found.seconds), [clock for _, clock in expected], rtol=1e-5)
@@ -95,7 +96,7 @@ def test_the_schedule_is_that_of_an_event_queue():
 
 def test_fewer_rounds_have_the_beginning_of_the_same_schedule():
     rule, durations = fedbuff(5, buffer_size=2), np.random.default_rng(1).lognormal(0, 1, CLIENTS)
-    short, long = (make_schedule(rule, RULES[0], jax.random.key(0), CLIENTS, durations, n) for n in (5, 40))
+    short, long = (make_schedule(rule, RULES[0], make_key(0), CLIENTS, durations, n) for n in (5, 40))
     for first, second in zip(short, long, strict=True):
         np.testing.assert_array_equal(first, second[:5])
 
@@ -130,7 +131,7 @@ def test_updates_are_scaled_by_their_staleness_and_models_are_mixed():
 
     def step(simulation):
         round = simulation.executor.traced.round
-        after, metrics = jax.jit(round.step)(before, federation().data, jax.random.key(0), events)
+        after, metrics = jax.jit(round.step)(before, federation().data, make_key(0), events)
         assert metrics.staleness.tolist() == [ages[number]] and metrics.num_reporting == 1
         return after.server.shared
 

@@ -1,10 +1,10 @@
 """Augmentation inside a round: only in training, determined by client, round and step."""
 
-import jax
 import numpy as np
 import pytest
 
 from fedjax_het import algorithms, data, models
+from fedjax_het._internal.keys import make_key
 from fedjax_het.engine.parallel.layout import chunked, vmapped
 from fedjax_het.engine.round.program import make_round
 from tests.harness import difference, run
@@ -53,6 +53,6 @@ def test_augmentation_does_not_depend_on_the_layout():
 @pytest.mark.slow
 def test_another_key_augments_differently():
     federated = federation(JITTER)
-    keys = [jax.random.key(0), jax.random.key(1)]
+    keys = [make_key(0), make_key(1)]
     first, second = (federated.augment(key, federated.examples.inputs[:2], np.zeros(2, int))[0] for key in keys)
     assert not np.allclose(first, second)

@@ -12,6 +12,7 @@ from flax import linen as nn
 from flax import nnx
 
 from fedjax_het import Checkpoints, Simulation, models, sharing, simulate, tree
+from fedjax_het._internal.keys import make_key
 from fedjax_het.algorithm import Aggregator
 from fedjax_het.engine.parallel.layout import chunked, sharded, vmapped
 from fedjax_het.errors import InputError
@@ -140,8 +141,8 @@ def test_frozen_norms_and_dropout_compute_as_in_evaluation(as_attribute):
 
     plain, inputs = models.from_flax(Net()), jnp.ones((4, 6)) * jnp.arange(4.0)[:, None]
     network = models.freeze(("params/body/*", "*/norm/*"))(plain)
-    variables = plain.init(jax.random.key(0), inputs)
-    context = Context(jnp.ones(4), jnp.int32(0), jax.random.key(1), True)
+    variables = plain.init(make_key(0), inputs)
+    context = Context(jnp.ones(4), jnp.int32(0), make_key(1), True)
     (trained, _), statistics = network.encode(variables, inputs, context)
     (evaluated, _), _ = plain.encode(variables, inputs, context._replace(is_training=False))
     (changed, _), _ = plain.encode(variables, inputs, context)
@@ -190,8 +191,8 @@ def test_personal_leaves_are_chosen_among_trained_ones():
 
 
 # ---- low-rank adapters -----------------------------------------------------------------------------------------------
-INPUTS = jax.random.normal(jax.random.key(3), (4, 6, 6, 1))
-EVALUATION = Context(jnp.ones(4), jnp.int32(0), jax.random.key(1), False)
+INPUTS = jax.random.normal(make_key(3), (4, 6, 6, 1))
+EVALUATION = Context(jnp.ones(4), jnp.int32(0), make_key(1), False)
 
 
 def logits(network, variables, context=EVALUATION):
@@ -202,7 +203,7 @@ def logits(network, variables, context=EVALUATION):
 def with_random_b(variables):
     leaves = tree.leaves_by_path(variables)
     drawn = {
-        path: jax.random.normal(jax.random.key(5), leaf.shape) if path.endswith("lora_b") else leaf
+        path: jax.random.normal(make_key(5), leaf.shape) if path.endswith("lora_b") else leaf
         for path, leaf in leaves.items()
     }
     return tree.from_paths(drawn)
@@ -222,7 +223,7 @@ NETWORKS = {
 def test_low_rank_terms_start_at_zero_and_equal_merged_kernels(name):
     build, targets = NETWORKS[name]
     plain, adapted = build(), models.lora(2, alpha=3.0, targets=targets)(build())
-    key = jax.random.key(0)
+    key = make_key(0)
     base, variables = plain.init(key, INPUTS), adapted.init(key, INPUTS)
     assert np.array_equal(logits(plain, base), logits(adapted, variables))
     changed = with_random_b(variables)
@@ -248,4 +249,4 @@ def test_layers_that_cannot_be_adapted_are_refused():
             return self.head(nnx.relu(self.body(x.reshape(len(x), -1))))
 
     with pytest.raises(InputError, match="'body' is not called as a Linen layer"):
-        models.lora()(models.from_flax(Net)).init(jax.random.key(0), INPUTS)
+        models.lora()(models.from_flax(Net)).init(make_key(0), INPUTS)

@@ -12,6 +12,7 @@ from jax.sharding import PartitionSpec as P
 
 from experiments.benchmarks.collectives import list_collectives
 from fedjax_het import topologies, tree
+from fedjax_het._internal.keys import make_key
 from fedjax_het.algorithms import choco, dfedsam, dpsgd, dsgt, fedavg, fedsam, sgp
 from fedjax_het.diagnostics import DIAGNOSTICS
 from fedjax_het.engine import Simulation
@@ -89,8 +90,8 @@ def test_matrices_have_rows_and_columns_of_sum_one_and_no_negative_entry(name, s
 
 @pytest.mark.parametrize("name", ["ring", "torus", "exponential", "complete"])
 def test_mixing_keeps_the_mean_and_contracts_by_the_gap(name):
-    topology, models = TOPOLOGIES[name](), jax.random.normal(jax.random.key(0), (12, 7))
-    mixed = topology.connect(12, 0, jax.random.key(0)).mix(models)
+    topology, models = TOPOLOGIES[name](), jax.random.normal(make_key(0), (12, 7))
+    mixed = topology.connect(12, 0, make_key(0)).mix(models)
     np.testing.assert_allclose(mixed.mean(0), models.mean(0), atol=1e-6)
     distance = lambda rows: np.linalg.norm(np.asarray(rows - rows.mean(0)))  # noqa: E731
     gap = topologies.spectral_gap(np.asarray(topology.matrix(12)))
@@ -111,7 +112,7 @@ def test_absent_clients_keep_their_model_and_the_mean_is_of_all_clients():
     mean = jax.tree.map(lambda leaf: leaf.mean(0), state.clients.personal)
     assert difference(state.server.shared, mean) < ROUNDING
     nobody = train(dpsgd("ring", **TRAINING), participation=bernoulli(1e-30, among=full()))
-    start = compose(dpsgd("ring", **TRAINING)).init(jax.random.key(0), federation().data)
+    start = compose(dpsgd("ring", **TRAINING)).init(make_key(0), federation().data)
     assert difference(nobody.clients.personal, start.clients.personal) == 0
 
 
@@ -254,11 +255,11 @@ def test_several_devices_exchange_rows_of_neighbours_alone(name):
         dpsgd(name, **TRAINING), network_of("fedavg"), 8, prepare=federation(8).prepare, layout=sharded(4)
     )
     data = federation(8).data
-    state = jax.eval_shape(round.init, jax.random.key(0), data)
+    state = jax.eval_shape(round.init, make_key(0), data)
     rows = jax.tree.map(lambda leaf: NamedSharding(sharded(4).mesh, P(AXIS)), state.clients)
     shardings = jax.tree.map(lambda leaf: sharded(4).sharding, state)._replace(clients=rows)
     step = jax.jit(round.step, in_shardings=(shardings, None, None), out_shardings=(shardings, None))
-    text = step.lower(state, data, jax.random.key(0)).compile().as_text()
+    text = step.lower(state, data, make_key(0)).compile().as_text()
     size = tree.num_bytes(state.server.shared)
     found = Counter()
     for kind, num_bytes in list_collectives(text):

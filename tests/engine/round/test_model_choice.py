@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from fedjax_het import data, models
+from fedjax_het._internal.keys import make_key
 from fedjax_het.algorithms import cfl, dpsgd, fedavg, ifca
 from fedjax_het.diagnostics import DIAGNOSTICS
 from fedjax_het.engine import Simulation, simulate
@@ -57,7 +58,7 @@ def test_cfl_without_a_division_is_fedavg():
 @pytest.mark.slow
 def test_a_model_that_no_client_chose_does_not_change():
     round = compose("ifca", options={"num_models": 6})
-    start = jax.tree.leaves(round.init(jax.random.key(0), federation().data).server.shared)
+    start = jax.tree.leaves(round.init(make_key(0), federation().data).server.shared)
     ours = jax.tree.leaves(run(round)[0].server.shared)
     is_same = np.all([jax.vmap(jnp.array_equal)(*pair) for pair in zip(ours, start, strict=True)], axis=0)
     assert 1 <= np.sum(is_same) < 6
@@ -120,7 +121,7 @@ def test_what_needs_one_model_is_refused(change, message):
 def test_leaves_that_the_server_alone_changes_are_refused():
     round = compose("fedexlora", change={"models": ifca(2, **TRAINING).models})
     with pytest.raises(InputError, match="models: the algorithm adapts leaves that the server alone changes"):
-        round.init(jax.random.key(0), federation().data)
+        round.init(make_key(0), federation().data)
 
 
 def test_asynchronous_rounds_are_refused():

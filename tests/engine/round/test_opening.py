@@ -2,11 +2,11 @@
 
 from dataclasses import replace
 
-import jax
 import numpy as np
 import pytest
 
 from fedjax_het import participation
+from fedjax_het._internal.keys import make_key
 from fedjax_het.engine.parallel.layout import chunked
 from fedjax_het.engine.simulation import Simulation
 from fedjax_het.errors import InputError
@@ -24,7 +24,7 @@ def simulate(rule=participation.uniform(2), rounds: int = 5, **options):
 def test_all_clients_answer_once_and_train_later():
     count = np.asarray(federation().data.train.count)
     opened = compose("feddbe", norm="none", participation=participation.uniform(2), options=OPTIONS)
-    begin = opened.init(jax.random.key(0), federation().data)
+    begin = opened.init(make_key(0), federation().data)
     states = [run(opened, rounds=rounds)[0] for rounds in (2, 3, 5)]  # five clients, of whom the third cohort has one
     assert [state.server.published["consensus"]["weight"] for state in states] == [sum(count[:4]), *2 * [sum(count)]]
     everybody = compose("feddbe", norm="none")

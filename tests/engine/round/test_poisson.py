@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
+from fedjax_het._internal.keys import make_key
 from fedjax_het.engine.round.participation import bernoulli, min_slots, poisson
 
 DRAWS = 4000
@@ -17,7 +18,7 @@ def masks(rule, num_clients: int, draws: int = DRAWS) -> np.ndarray:
         cohort, is_drawn = rule.draw(key, num_clients, 0)
         return jax.numpy.zeros(num_clients, bool).at[cohort].set(is_drawn)
 
-    return np.asarray(jax.jit(jax.vmap(draw))(jax.random.split(jax.random.key(3), draws)))
+    return np.asarray(jax.jit(jax.vmap(draw))(jax.random.split(make_key(3), draws)))
 
 
 def test_clients_take_part_independently_and_equally_often():
@@ -35,20 +36,20 @@ def test_clients_take_part_independently_and_equally_often():
 def test_the_number_of_clients_of_a_large_population_is_binomial():
     rule, num_clients, probability = poisson(1e-3), 1_000_003, 1e-3
     draw = jax.jit(jax.vmap(lambda key: rule.draw(key, num_clients, 0)))
-    cohort, is_drawn = map(np.asarray, draw(jax.random.split(jax.random.key(0), 300)))
+    cohort, is_drawn = map(np.asarray, draw(jax.random.split(make_key(0), 300)))
     assert cohort.shape[1] == rule.size(num_clients) < 1300
     assert all(len(set(ids)) == len(ids) and np.all(np.diff(ids) > 0) for ids in cohort)
     number = is_drawn.sum(axis=1)
     assert scipy.stats.kstest(number, scipy.stats.binom(num_clients, probability).cdf).pvalue > 1e-3
     # Otherwise the clients with large ids would be left out.
     assert cohort[is_drawn].mean() == pytest.approx(num_clients / 2, rel=0.01)
-    assert "1000003]" not in str(jax.make_jaxpr(lambda key: rule.draw(key, num_clients, 0))(jax.random.key(0)))
+    assert "1000003]" not in str(jax.make_jaxpr(lambda key: rule.draw(key, num_clients, 0))(make_key(0)))
 
 
 @pytest.mark.extended
 def test_a_surplus_is_left_out_at_random_and_counted():
     whole, few = poisson(0.5), poisson(0.5, slots=4)
-    keys = jax.random.split(jax.random.key(3), DRAWS)
+    keys = jax.random.split(make_key(3), DRAWS)
     number = masks(whole, 10).sum(axis=1)
     drawn = masks(few, 10)
     assert few.size(10) == 4
@@ -60,7 +61,7 @@ def test_a_surplus_is_left_out_at_random_and_counted():
 
 
 def test_with_probability_one_everyone_takes_part_in_order():
-    cohort, is_drawn = poisson(1.0).draw(jax.random.key(0), 5, 0)
+    cohort, is_drawn = poisson(1.0).draw(make_key(0), 5, 0)
     assert cohort.tolist() == [0, 1, 2, 3, 4] and is_drawn.all()
     assert poisson(1.0).is_everyone
     assert not masks(poisson(1.0, slots=2), 5, 10).all()
@@ -77,4 +78,4 @@ def test_places_are_the_fewest_that_overflow_rarely_enough():
 def test_the_expected_number_is_a_constant_of_the_rule():
     assert poisson(0.1, slots=3).expected_size(50) == pytest.approx(5)
     assert bernoulli(0.5, among=poisson(0.1)).expected_size(50) == pytest.approx(2.5)
-    assert bernoulli(0.5, among=poisson(0.9, slots=1)).overflow(jax.random.key(0), 50) > 20
+    assert bernoulli(0.5, among=poisson(0.9, slots=1)).overflow(make_key(0), 50) > 20

@@ -8,6 +8,7 @@ import jax
 import pytest
 
 from fedjax_het import models, tree
+from fedjax_het._internal.keys import make_key
 from fedjax_het.engine.parallel.layout import chunked, sharded
 from fedjax_het.engine.parallel.update_stack import _EXCHANGE_BLOCK
 from fedjax_het.engine.round.program import make_round
@@ -24,8 +25,8 @@ def compile_round(name: str, num_clients: int, layout, **options):
     """(a round's program, the bytes of a model)."""
     federated, chosen = federation(num_clients), algorithm(name, **options)
     round = make_round(chosen, models.mlp(3, hidden=(HIDDEN,)), num_clients, layout=layout, prepare=federated.prepare)
-    state = jax.eval_shape(round.init, jax.random.key(0), federated.data)
-    step = jax.jit(round.step, donate_argnums=0).lower(state, federated.data, jax.random.key(0)).compile()
+    state = jax.eval_shape(round.init, make_key(0), federated.data)
+    step = jax.jit(round.step, donate_argnums=0).lower(state, federated.data, make_key(0)).compile()
     return step, tree.num_bytes(state.server.shared)
 
 

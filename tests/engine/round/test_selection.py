@@ -10,6 +10,7 @@ import pytest
 import scipy
 
 from fedjax_het import tree
+from fedjax_het._internal.keys import make_key
 from fedjax_het.algorithms import dpsgd
 from fedjax_het.engine import Checkpoints, Simulation, chunked, vmapped
 from fedjax_het.engine.round import asynchronous, participation, timing
@@ -19,7 +20,7 @@ from fedjax_het.errors import InputError
 from fedjax_het.uplink import gaussian_mechanism
 from tests.harness import algorithm, compose, difference, federation, is_equal, model
 
-SIZE, KEY = 12, jax.random.key(0)
+SIZE, KEY = 12, make_key(0)
 RULES = {
     "rpow_d": participation.rpow_d(4, 8),
     "active_fl": participation.active_fl(4, dropped=0.5, uniform=0.25),
@@ -31,13 +32,13 @@ KNOWN = know_nothing(np.full(SIZE, 10))._replace(
 
 
 def state_of(name: str, known: participation.Known):
-    state = RULES[name].init(np.asarray(known.num_examples), {}, jax.random.key(0))
+    state = RULES[name].init(np.asarray(known.num_examples), {}, make_key(0))
     return state._replace(known=known) if name == "oort" else known
 
 
 def draw_many(name: str, known: participation.Known, num_draws: int = 3000) -> np.ndarray:
     """[draws, cohort]"""
-    keys, state = jax.random.split(jax.random.key(0), num_draws), state_of(name, known)
+    keys, state = jax.random.split(make_key(0), num_draws), state_of(name, known)
     return np.asarray(jax.jit(jax.vmap(lambda key: RULES[name].draw(key, SIZE, jnp.asarray(5), state)[0]))(keys))
 
 
@@ -51,7 +52,7 @@ def test_equal_reports_give_the_uniform_draw(name):
 
 def test_active_learning_with_equal_values_and_none_dropped_is_the_uniform_draw():
     rule = participation.active_fl(4, dropped=0.0, uniform=0.25)
-    keys = jax.random.split(jax.random.key(0), 3000)
+    keys = jax.random.split(make_key(0), 3000)
     drawn = np.asarray(jax.jit(jax.vmap(lambda key: rule.draw(key, SIZE, jnp.asarray(5), KNOWN)[0]))(keys))
     np.testing.assert_allclose(np.bincount(drawn.ravel(), minlength=SIZE) / len(drawn), 4 / SIZE, atol=0.05)
 
@@ -72,7 +73,7 @@ def test_permuted_clients_have_a_permuted_draw():
 
     def draw(values):
         known = KNOWN._replace(value=jnp.asarray(values))
-        return set(everyone.draw(jax.random.key(0), SIZE, jnp.asarray(0), known)[0].tolist())
+        return set(everyone.draw(make_key(0), SIZE, jnp.asarray(0), known)[0].tolist())
 
     assert {int(np.flatnonzero(order == client)[0]) for client in draw(losses)} == draw(losses[order])
     assert draw(losses) == set(np.argsort(-losses)[:4].tolist())
@@ -212,7 +213,7 @@ def test_layouts_select_the_same_clients(rule):
 def test_the_candidates_with_the_largest_losses_train():
     rule = participation.pow_d(2, 4)
     round = compose("fedavg", norm="none", participation=rule)
-    data, key = federation().data, jax.random.key(1)
+    data, key = federation().data, make_key(1)
     state = round.init(key, data)
     after, metrics, _ = jax.jit(round.step_with_messages)(state, data, key)
     everyone = compose("fedavg", norm="none", change={"reports": {"loss": rule.poll.measure}})

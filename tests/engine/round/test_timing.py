@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from fedjax_het._internal.keys import make_key
 from fedjax_het.engine.parallel.layout import chunked
 from fedjax_het.engine.round.program import make_round
 from fedjax_het.engine.round.timing import from_file, log_normal
@@ -52,8 +53,8 @@ def test_without_a_deadline_a_round_lasts_as_long_as_its_slowest_client(speeds):
 def test_clients_do_the_steps_that_they_have_time_for(speeds, layout):
     """A step of the last client takes longer than the deadline; the others do as many whole steps as fit."""
     round = timed_round(from_file(speeds, deadline=5.4, late="partial"), **({"layout": layout} if layout else {}))
-    state = round.init(jax.random.key(0), federation().data)
-    state, metrics, said = jax.jit(round.step_with_messages)(state, federation().data, jax.random.key(0))
+    state = round.init(make_key(0), federation().data)
+    state, metrics, said = jax.jit(round.step_with_messages)(state, federation().data, make_key(0))
     expected = np.minimum(STEPS, np.floor((5.4 - 0.5) / SECONDS))
     np.testing.assert_array_equal(said.uploads.num_steps, expected)
     np.testing.assert_array_equal(state.clients.rounds, expected > 0)
@@ -68,7 +69,7 @@ def test_partial_work_is_the_beginning_of_the_usual_work():
     two = make_round(algorithm("fedavg", steps=2), model(), 5, timing=log_normal(), prepare=federation().prepare)
     has_two = STEPS >= 2
     assert has_two.sum() >= 3
-    key, data = jax.random.key(0), federation().data
+    key, data = make_key(0), federation().data
     said = [jax.jit(timed.step_with_messages)(timed.init(key, data), data, key)[2] for timed in (round, two)]
     for first, second in zip(*(jax.tree.leaves(messages.uploads.update) for messages in said), strict=True):
         np.testing.assert_array_equal(np.asarray(first)[has_two], np.asarray(second)[has_two])

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from fedjax_het._internal.keys import make_key
 from fedjax_het.algorithm import Aggregator
 from fedjax_het.engine.parallel.layout import chunked, sharded, vmapped
 from fedjax_het.engine.round.update_plan import find_readers, is_stacked, streamed_sums
@@ -19,9 +20,9 @@ pytestmark = pytest.mark.extended
 
 def refuse(aggregator: Aggregator, message: str) -> None:
     round, data = compose("fedavg", change={"aggregator": aggregator}), federation().data
-    state = round.init(jax.random.key(0), data)
+    state = round.init(make_key(0), data)
     with pytest.raises(InputError, match=message):
-        jax.eval_shape(round.step, state, data, jax.random.key(0))
+        jax.eval_shape(round.step, state, data, make_key(0))
 
 
 @pytest.mark.parametrize(
@@ -51,7 +52,7 @@ def test_a_custom_median_equals_that_of_the_updates(layout):
 
     median = Aggregator(lambda shared, num_clients: (), update, reads="tensors")
     round = compose("fedavg", layout=layout, change={"aggregator": median})
-    data, key = federation().data, jax.random.key(0)
+    data, key = federation().data, make_key(0)
     before = round.init(key, data)
     after, _, said = jax.jit(round.step_with_messages)(before, data, key)
     expected = jax.tree.map(lambda u: np.median(u, axis=0), said.uploads.update)
@@ -93,7 +94,7 @@ def test_weights_can_read_a_traced_hyper_parameter():
     def after(power):
         weighting = weight_per_client(lambda upload: upload.num_examples**power)
         round, data = compose("fedavg", change={"aggregator": mean(weighting)}), federation().data
-        key = jax.random.key(0)
+        key = make_key(0)
         return round.step(round.init(key, data), jax.tree.map(jnp.asarray, data), key)[0].server.shared
 
     together = jax.vmap(after)(jnp.array([0.0, 1.0]))

@@ -5,7 +5,6 @@ import json
 import subprocess
 import sys
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -16,6 +15,7 @@ from experiments.benchmarks.harness import Benchmark, BenchmarkRules, Measuremen
 from experiments.benchmarks.peers import CONTENDERS, MATMUL, OURS, PEERS, ours
 from experiments.benchmarks.workloads import W1, W2, W3, W4, W4_SMALL, W5, W6, W7, WORKLOADS
 from fedjax_het import tree
+from fedjax_het._internal.keys import make_key
 from fedjax_het.labels import are_tokens, cross_entropies
 from fedjax_het.types import Context
 from tests.shared import ROOT
@@ -255,8 +255,8 @@ def test_the_loss_of_a_workload_is_that_of_this_packages_model(work):
     params = tree.merge(trained, frozen)
     inputs = jnp.asarray(examples.inputs[:4])
     inputs = inputs if are_tokens(inputs) else inputs / 255
-    context = Context(jnp.ones(4), jnp.zeros((), int), jax.random.key(0), is_training=True)
-    statistics = {name: values for name, values in model.init(jax.random.key(0), inputs).items() if name != "params"}
+    context = Context(jnp.ones(4), jnp.zeros((), int), make_key(0), is_training=True)
+    statistics = {name: values for name, values in model.init(make_key(0), inputs).items() if name != "params"}
     (features, _), _ = model.encode({"params": params, **statistics}, inputs, context)
     expected = float(cross_entropies(model.classify(params, features), jnp.asarray(examples.labels[:4])).mean())
     assert work.loss(weights, examples.inputs[:4], examples.labels[:4]) == pytest.approx(expected, rel=1e-5)

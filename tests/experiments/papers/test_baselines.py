@@ -9,6 +9,7 @@ import pytest
 from experiments.papers import __main__ as papers
 from experiments.papers import baselines, fl_simulator
 from fedjax_het import data, models
+from fedjax_het._internal.keys import make_key
 from fedjax_het.algorithms import ALGORITHMS, FAMILIES
 from fedjax_het.cli.configuration import build
 from fedjax_het.engine import make_round
@@ -24,7 +25,7 @@ def trace(name):
     federation = data.toy(image=(12, 12, 1), valid_fraction=0.2, **sizes, **public)
     network = models.mlp(federation.num_classes, hidden=(8,))
     round = make_round(ALGORITHMS[name](), network, federation.num_clients, prepare=federation.prepare)
-    key = jax.random.key(0)
+    key = make_key(0)
     jax.eval_shape(round.step_with_messages, jax.eval_shape(round.init, key, federation.data), federation.data, key)
 
 

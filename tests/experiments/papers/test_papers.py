@@ -14,6 +14,7 @@ from experiments.papers import baselines, fedld, fl_simulator, harmofl
 from experiments.run import find_folder
 from experiments.spec import Entry
 from fedjax_het import sharing, tree
+from fedjax_het._internal.keys import make_key
 from fedjax_het.cli.configuration import build, calls
 from fedjax_het.cli.configuration.settings import TABLES
 from fedjax_het.cli.runs import plots
@@ -74,7 +75,7 @@ def test_networks_have_the_layers_that_their_algorithm_keeps_personal(paper):
                 seen.add(combination)
                 model = calls.build_from_table(table, TABLES["model"].registry, "config.model", num_classes=3)
                 model = algorithm.adapt(model)
-                paths = tree.paths(jax.eval_shape(model.init, jax.random.key(0), IMAGES))
+                paths = tree.paths(jax.eval_shape(model.init, make_key(0), IMAGES))
                 assert sharing.personal_paths(algorithm.sharing, paths, model.layers(IMAGES)), (cell.name, scale)
     assert bool(seen) == (paper != "fedmgc")
 

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedjax_het import models, sharing
+from fedjax_het._internal.keys import make_key
 from fedjax_het.engine.parallel.update_stack import StackedUpdates
 from fedjax_het.errors import InputError
 from fedjax_het.server.weightings import parameter_guided
@@ -101,7 +102,7 @@ def test_a_layer_that_is_not_shared_is_refused_at_initialization(change):
     name = "dense_0" if change else "dens_0/kernel"
     round = compose("fedrd", options={"layer": name}, change=change)
     with pytest.raises(InputError, match=rf"layer: '{name}' is not a weight that the clients share.*params/classifier"):
-        jax.eval_shape(round.init, jax.random.key(0), federation().data)
+        jax.eval_shape(round.init, make_key(0), federation().data)
 
 
 def variables(**shapes) -> dict:
@@ -117,7 +118,7 @@ def variables(**shapes) -> dict:
 
 
 def initial(model, shape) -> dict:
-    return jax.eval_shape(model.init, jax.random.key(0), np.zeros((1, *shape), np.float32))
+    return jax.eval_shape(model.init, make_key(0), np.zeros((1, *shape), np.float32))
 
 
 @pytest.mark.parametrize(

@@ -5,10 +5,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import Array
 from jax.extend.core import Primitive
 from jax.interpreters import batching, mlir
-
-from fedjax_het.types import Array, PyTree
+from jax.typing import DTypeLike
 
 Shape = tuple[int, ...]
 
@@ -21,8 +21,9 @@ def declare(
     *static: str,
     is_shared: bool = False,
     has_several: bool = False,
+    dtype: DTypeLike = jnp.float32,
 ) -> Primitive:
-    """Declare a primitive in float32 that has no derivative yet.
+    """Declare a primitive that has no derivative yet.
 
     Args:
         name: Its name.
@@ -32,11 +33,12 @@ def declare(
         static: The names of settings.
         is_shared: The last array is a kernel or a matrix that images or rows of several batches may share.
         has_several: `call` returns a list of arrays, and `shape_of` one of shapes.
+        dtype: That of results.
     """
     primitive = Primitive(name)
     primitive.multiple_results = has_several
 
-    def batched(arguments: tuple[Array, ...], axes: tuple[int | None, ...], **settings: Any) -> tuple[PyTree, PyTree]:
+    def batched(arguments: tuple[Array, ...], axes: tuple[int | None, ...], **settings: Any) -> tuple[Any, Any]:
         """Clients become groups, and what they share is repeated; but rows under one matrix are more rows."""
         size = next(a.shape[axis] for a, axis in zip(arguments, axes, strict=True) if axis is not None)
         is_merged = is_shared and axes[-1] is None and arguments[-1].ndim == ranks[-1]
@@ -49,9 +51,9 @@ def declare(
         results = jax.tree.map(lambda x: x.reshape(*front, *x.shape[1:]), results)
         return results, jax.tree.map(lambda x: 0, results)
 
-    def find_avals(*arguments: Array, **settings: Any) -> PyTree:
+    def find_avals(*arguments: Array, **settings: Any) -> Any:
         shapes = shape_of(*arguments, **settings)
-        avals = [jax.core.ShapedArray(shape, jnp.float32) for shape in (shapes if has_several else [shapes])]
+        avals = [jax.core.ShapedArray(shape, jnp.dtype(dtype)) for shape in (shapes if has_several else [shapes])]
         return avals if has_several else avals[0]
 
     primitive.def_abstract_eval(find_avals)
