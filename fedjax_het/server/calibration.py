@@ -12,10 +12,10 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import optax
 from jaxtyping import Float
 
 from fedjax_het._internal.decompositions import eigh
+from fedjax_het.labels import cross_entropies
 from fedjax_het.types import Array, Key, Named, Params
 
 _EXACT = jax.lax.Precision.HIGHEST
@@ -95,7 +95,7 @@ def train_head(
 
     def loss(head: Params, features: Array, labels: Array, mask: Array) -> Array:
         logits = classify({**params, "classifier": head}, features)
-        losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
+        losses = cross_entropies(logits, labels)
         return jnp.sum(mask * losses) / jnp.maximum(jnp.sum(mask), 1)
 
     def step(head: Params, batch: tuple[Array, Array, Array]) -> tuple[Params, None]:

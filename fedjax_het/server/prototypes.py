@@ -4,13 +4,13 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import optax
 from jaxtyping import Bool, Float, Int
 
 from fedjax_het import tree
 from fedjax_het._internal.keys import make_key
 from fedjax_het._internal.random_order import draw_bits, sort_by_bits
 from fedjax_het.algorithm import Problem, Summary
+from fedjax_het.labels import cross_entropies
 from fedjax_het.server.summaries import class_outline
 from fedjax_het.types import Array, Key, PyTree, ServerView, UpdateStack, Variables
 from fedjax_het.validation import Count, NonNegative, validate_arguments
@@ -114,7 +114,7 @@ def prototype_loss(network: PyTree, points: Array, labels: Array, mask: Array, m
     targets = apply_network(network)
     squares = jnp.sum(jnp.square(points[:, None] - targets[None]), axis=-1)
     distances = jnp.sqrt(jnp.maximum(squares, _CLOSE)) + margin * jax.nn.one_hot(labels, len(targets))
-    losses = optax.softmax_cross_entropy_with_integer_labels(-distances, labels)
+    losses = cross_entropies(-distances, labels)
     return jnp.sum(mask * losses) / jnp.maximum(jnp.sum(mask), 1)
 
 

@@ -12,6 +12,7 @@ from fedjax_het._internal.keys import make_key
 from fedjax_het.algorithm import Aggregator, Problem
 from fedjax_het.errors import InputError
 from fedjax_het.generation import generate, init_generator, join_running, split_running
+from fedjax_het.labels import cross_entropies
 from fedjax_het.server.summaries import class_outline, head
 from fedjax_het.types import Aggregate, Array, Params, PyTree, ServerView, Variables
 from fedjax_het.validation import Count, Fraction, NonNegative, validate_arguments
@@ -190,7 +191,7 @@ def generator_loss(
             which multiplies arrays of different shapes.
     """
     own = weights[labels].T
-    losses = jax.vmap(optax.softmax_cross_entropy_with_integer_labels, (0, None))(teachers, labels)
+    losses = cross_entropies(teachers, labels)
     used = own if label_weights == "example" else jnp.mean(own, axis=1, keepdims=True)
     recognition = jnp.sum(jnp.mean(used * losses, axis=1))
     apart = jnp.mean(jnp.square(noise[:, None] - noise[None]), axis=-1)
