@@ -1,9 +1,9 @@
 """Keys of random numbers, of a named generator: Threefry 2x32, as JAX has it."""
 
 import math
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -58,7 +58,7 @@ def _bits_shape(key: Array, start: Array, *, count: int) -> tuple[int, ...]:
     return *start.shape, count
 
 
-def _hash(symbol: str, shape_of: Any, key: Array, start: Array, *, count: int) -> Array:
+def _hash(symbol: str, shape_of: Callable[..., tuple[int, ...]], key: Array, start: Array, *, count: int) -> Array:
     result = jax.ShapeDtypeStruct(shape_of(key, start, count=count), jnp.uint32)
     return kernels.prepare_call(symbol, result)(key, start)
 

@@ -24,7 +24,6 @@ MIN_KEPT_SECONDS = 0.2
 """The compilation time of the fastest programs that `use_program_cache` keeps."""
 
 _THREADS = ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="compilation")
-_OPTIMIZATION_LEVEL = "xla_backend_optimization_level"
 _QUICK_ON_TPU = {"exec_time_optimization_effort": -0.5}  # between -1 and 1
 # The older emitters compile a kernel in half the time; later versions of XLA refuse the name of the option.
 _QUICK_ON_CPU = {"xla_cpu_use_fusion_emitters": False} if jaxlib.__version__.startswith("0.10.") else {}
@@ -87,14 +86,14 @@ def jit_program(
     return layout.jit(function, results, donate_argnums=donate, compiler_options=options)
 
 
-def _quick_compiler_options() -> dict[str, Any]:
-    """Options for programs that run rarely; those that the user has set are respected.
+def _quick_compiler_options(**more_on_cpu: Any) -> dict[str, Any]:
+    """Options for programs that run rarely, and more for CPUs; those that the user has set are respected.
 
     On TPUs, most of the compilation time is the search for the fastest convolutions. JAX 0.12 has no such effort.
     """
     platform, flags = target_platform(), os.environ.get("XLA_FLAGS", "")
     if platform == "cpu":
-        return {name: value for name, value in _QUICK_ON_CPU.items() if name not in flags}
+        return {name: value for name, value in (_QUICK_ON_CPU | more_on_cpu).items() if name not in flags}
     has_effort = getattr(jax.config, "jax_exec_time_optimization_effort", 0) != 0
     return {} if has_effort or platform != "tpu" else _QUICK_ON_TPU
 
@@ -117,8 +116,7 @@ def jit_initializer(
     Returns:
         (The jitted program, its arguments: the constants of the function, such as pretrained weights, before its own.)
     """
-    is_reducible = target_platform() == "cpu" and _OPTIMIZATION_LEVEL not in os.environ.get("XLA_FLAGS", "")
-    options = _quick_compiler_options() | ({_OPTIMIZATION_LEVEL: 1} if is_reducible else {})
+    options = _quick_compiler_options(xla_backend_optimization_level=1)
     traced, shapes = jax.make_jaxpr(function, return_shape=True)(*arguments)
 
     def initialize(constants: list[HostArray], *arguments: PyTree) -> PyTree:
