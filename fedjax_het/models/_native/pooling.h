@@ -1,5 +1,6 @@
 // The maximum of each window of an image, where windows lie side by side, and its gradient. From each pixel on, whole
-// registers are read and written: what they hold beyond its channels is written again with the next pixels.
+// registers are read and written: what they hold beyond its channels is written again with the next pixels. The last
+// register of a pixel, which alone holds more, comes first, before others write those channels of the next pixel.
 
 #pragma once
 
@@ -17,7 +18,7 @@ struct Shape {
 template <typename Body>
 static inline void EachRegister(int64_t channels, int64_t left, Body&& body) {
   if ((channels + kWide - 1) / kWide * kWide <= left) {
-    for (int64_t c = 0; c < channels; c += kWide) body(c, std::integral_constant<int, kWide>());
+    for (int64_t c = (channels - 1) / kWide * kWide; c >= 0; c -= kWide) body(c, std::integral_constant<int, kWide>());
   } else {
     for (int64_t c = 0; c < channels; c += kWide) body(c, std::min<int64_t>(kWide, channels - c));
   }
