@@ -163,7 +163,7 @@ class RunLoop:
         for run in range(self._num_runs):
             result = self._compiled(*(_cut_run(x, run) if own else x for x, own in zip(values, has_runs, strict=True)))
             if joined is None:
-                joined = jax.tree.map(lambda x: _allocate((self._num_runs, *x.shape[1:]), x.dtype), result)
+                joined = jax.tree.map(lambda x: allocate((self._num_runs, *x.shape[1:]), x.dtype), result)
             for runs, leaf in zip(jax.tree.leaves(joined), jax.tree.leaves(result), strict=True):
                 runs[run] = np.asarray(leaf)[0]
         return jax.device_put(joined, jax.tree.map(lambda x: x.sharding, result))
@@ -192,7 +192,7 @@ def _cut_run(values: PyTree, run: int) -> PyTree:
     return jax.tree.map(lambda x: x[run : run + 1] if isinstance(x, np.ndarray) else _take_run(x, run), values)
 
 
-def _allocate(shape: tuple[int, ...], dtype: np.dtype) -> HostArray:
+def allocate(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
     """An array without values at a multiple of 64 bytes, which JAX shares instead of copying."""
     size = math.prod(shape) * dtype.itemsize
     memory = np.empty(size + 64, np.uint8)

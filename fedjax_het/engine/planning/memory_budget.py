@@ -6,6 +6,7 @@ from itertools import chain, product
 from pathlib import Path
 
 import jax
+import numpy as np
 
 from fedjax_het import tree
 from fedjax_het._internal.machine_memory import describe_bytes, physical_memory
@@ -96,11 +97,14 @@ def build_executor(
 def device_capacity(spec: RunSpec, layout: Layout) -> float:
     """The memory of one device of the layout in bytes; infinity if unknown.
 
-    On CPUs: an equal share of the machine's memory and swap, plus the examples, which JAX shares with NumPy or which
-    are mapped from a file.
+    On CPUs: an equal share of the machine's memory and swap, plus the part of the examples that takes none of it:
+    they are mapped from a file, or the devices share one copy.
     """
-    is_shared = target_platform() == "cpu"
-    return layout.device_memory + (tree.num_bytes(spec.federation.data.examples) if is_shared else 0)
+    if target_platform() != "cpu":
+        return layout.device_memory
+    examples = spec.federation.data.examples
+    part = 1.0 if isinstance(examples.inputs, np.memmap) else 1 - 1 / layout.num_devices
+    return layout.device_memory + part * tree.num_bytes(examples)
 
 
 def _explain_budget(budget: int, refusals: list[str]) -> str:
