@@ -24,6 +24,7 @@ from fedjax_het._internal.target_platform import target_platform
 COMPILERS = ("c++", "g++", "clang++")
 FLAGS = ("-std=c++17", "-O2", "-march=native", "-shared", "-fPIC", "-w")
 ENABLE_VARIABLE = "FEDJAX_HET_NATIVE"
+_HEADERS = Path(__file__).parent  # of all kernels
 _PREFIX = "fedjax_het_"  # of the names of foreign calls
 
 
@@ -80,7 +81,8 @@ def load(source: Path) -> ctypes.CDLL:
 
 def _hash_build(source: Path) -> str:
     """A hash of the source, the library and the processor, for the name of the compiled file."""
-    texts = [file.read_text() for file in (source, *sorted(source.parent.glob("*.h")))]
+    headers = {*_HEADERS.glob("*.h"), *source.parent.glob("*.h")}
+    texts = [file.read_text() for file in (source, *sorted(headers))]
     described = "\n".join([*texts, jaxlib.__version__, platform.machine(), *FLAGS, _describe_processor()])
     return hashlib.sha256(described.encode()).hexdigest()[:16]
 
@@ -127,7 +129,7 @@ def _compile(compiler: str, source: Path, path: Path) -> None:
     """Compile aside, so that another process never loads a part of a library, and store its digest."""
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         library = Path(folder) / path.name
-        command = [compiler, *FLAGS, f"-I{jax.ffi.include_dir()}", str(source), "-o", str(library)]
+        command = [compiler, *FLAGS, f"-I{jax.ffi.include_dir()}", f"-I{_HEADERS}", str(source), "-o", str(library)]
         result = subprocess.run(command, capture_output=True, text=True)
         if result.returncode:
             lines = result.stderr.strip().splitlines() or ["?"]

@@ -22,6 +22,7 @@ def declare(
     is_shared: bool = False,
     has_several: bool = False,
     dtype: DTypeLike = jnp.float32,
+    xla: Callable[..., Any] | None = None,
 ) -> Primitive:
     """Declare a primitive that has no derivative yet.
 
@@ -34,12 +35,15 @@ def declare(
         is_shared: The last array is a kernel or a matrix that images or rows of several batches may share.
         has_several: `call` returns a list of arrays, and `shape_of` one of shapes.
         dtype: That of results.
+        xla: The same function by XLA, for a first array that the others share; None: that array is repeated.
     """
     primitive = Primitive(name)
     primitive.multiple_results = has_several
 
     def batched(arguments: tuple[Array, ...], axes: tuple[int | None, ...], **settings: Any) -> tuple[Any, Any]:
         """Clients become groups, and what they share is repeated; but rows under one matrix are more rows."""
+        if xla is not None and axes[0] is None:
+            return jax.vmap(xla, axes)(*arguments), 0
         size = next(a.shape[axis] for a, axis in zip(arguments, axes, strict=True) if axis is not None)
         is_merged = is_shared and axes[-1] is None and arguments[-1].ndim == ranks[-1]
         num_own = len(ranks) - is_merged

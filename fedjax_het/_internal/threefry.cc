@@ -1,11 +1,11 @@
 // Threefry 2x32 with 20 rounds (Salmon et al., 2011), as jax.random uses it: the words of key k for count c are the
-// hash of the two halves of c. Written against the interface in C, whose header compiles at once.
+// hash of the two halves of c.
 
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
 
-#include "xla/ffi/api/c_api.h"
+#include "call_frame.h"
 
 constexpr int kLanes = 8;
 typedef uint32_t Words __attribute__((vector_size(4 * kLanes)));
@@ -35,19 +35,12 @@ static inline void Hash(const uint32_t* key, uint64_t first, Words (&x)[2]) {
 // Keys [group, 2] and first counts [group] -> both words of each count [group, count, 2], or their sum modulo 2.
 template <bool kBoth>
 static XLA_FFI_Error* Run(XLA_FFI_CallFrame* frame) {
-  if (XLA_FFI_Extension_Base* extension = frame->extension_start;
-      extension != nullptr && extension->type == XLA_FFI_Extension_Metadata) {
-    auto& version = reinterpret_cast<XLA_FFI_Metadata_Extension*>(extension)->metadata->api_version;
-    version.major_version = XLA_FFI_API_MAJOR;
-    version.minor_version = XLA_FFI_API_MINOR;
-    return nullptr;
-  }
-  const auto data = [](void* buffer) { return static_cast<uint32_t*>(static_cast<XLA_FFI_Buffer*>(buffer)->data); };
-  const auto* result = static_cast<XLA_FFI_Buffer*>(frame->rets.rets[0]);
-  const uint32_t *keys = data(frame->args.args[0]), *starts = data(frame->args.args[1]);
-  uint32_t* to = data(frame->rets.rets[0]);
-  const int axis = result->rank - 1 - kBoth;
-  const int64_t count = result->dims[axis], groups = axis > 0 ? result->dims[0] : 1;
+  if (AnswersVersion(frame)) return nullptr;
+  const auto result = Result<uint32_t>(frame, 0);
+  const uint32_t *keys = Argument<uint32_t>(frame, 0).data, *starts = Argument<uint32_t>(frame, 1).data;
+  uint32_t* to = result.data;
+  const int axis = result.rank - 1 - kBoth;
+  const int64_t count = result.dims[axis], groups = axis > 0 ? result.dims[0] : 1;
   for (int64_t g = 0; g < groups; ++g)
     for (int64_t i = 0; i < count; i += kLanes) {
       Words x[2];

@@ -1,17 +1,10 @@
 """Dense layers: products and biases."""
 
-from functools import partial
-
-import jax
 import jax.numpy as jnp
 from flax import linen as nn
-from jax import lax
-from jax.custom_derivatives import SymbolicZero
 
-from fedjax_het._internal.target_platform import target_platform
+from fedjax_het.models._native import narrow
 from fedjax_het.types import Array, Key, Params
-
-_NARROW = 32  # columns of a kernel
 
 
 def add_bias(y: Array, bias: Array) -> Array:
@@ -21,31 +14,12 @@ def add_bias(y: Array, bias: Array) -> Array:
 
 
 def multiply(inputs: Array, kernel: Array) -> Array:
-    """inputs [..., i] @ kernel [i, o]. On CPUs the gradient of narrow kernels is faster than XLA's."""
-    is_narrow = target_platform() == "cpu" and kernel.shape[1] <= _NARROW
-    return _multiply_narrow(inputs, kernel) if is_narrow else _contract_last(inputs, kernel, 0)
-
-
-def _contract_last(inputs: Array, other: Array, axis: int) -> Array:
-    return lax.dot_general(inputs, other, (((inputs.ndim - 1,), (axis,)), ((), ())))
-
-
-@jax.custom_jvp
-def _multiply_narrow(inputs: Array, kernel: Array) -> Array:
-    return _contract_last(inputs, kernel, 0)
-
-
-@partial(_multiply_narrow.defjvp, symbolic_zeros=True)
-def _multiply_narrow_jvp(values: tuple[Array, Array], tangents: tuple) -> tuple[Array, Array]:
-    """The kernel gradient is computed transposed, [o, i], because XLA packs the wider factor more slowly."""
-    (inputs, kernel), (input_tangents, kernel_tangents) = values, tangents
-    out, terms = _multiply_narrow(inputs, kernel), []
-    if not isinstance(input_tangents, SymbolicZero):
-        terms.append(_contract_last(input_tangents, kernel, 0))
-    if not isinstance(kernel_tangents, SymbolicZero):
-        # The barrier prevents XLA from reversing the product.
-        terms.append(_contract_last(inputs, lax.optimization_barrier(kernel_tangents.T), 1))
-    return out, sum(terms[1:], terms[0]) if terms else jnp.zeros_like(out)
+    """inputs [..., i] @ kernel [i, o]. On CPUs, kernels with few columns are multiplied by a compiled function."""
+    is_native = inputs.dtype == kernel.dtype == jnp.float32 and narrow.is_faster(inputs, kernel)
+    if not is_native or narrow.explain_missing_kernel():
+        return inputs @ kernel
+    y = narrow.multiply(inputs.reshape(-1, inputs.shape[-1]), kernel)
+    return y.reshape(*inputs.shape[:-1], kernel.shape[1])
 
 
 class Dense(nn.Dense):

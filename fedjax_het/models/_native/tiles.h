@@ -31,10 +31,11 @@ typedef Vector<kWide>::Type Floats;
 template <int R, typename Step>
 constexpr int kRowsOfPointer = std::is_integral<Step>::value ? 3 : R;
 
-// The sums of a tile: rows r < R at a + r a_row, features in N registers of W. Both operands advance with the sum.
+// The sums of a tile: rows r < R at a + r a_row, features in N registers of W, of which the last one starts at b_last.
+// Both operands advance with the sum.
 template <int W, int N, int R, typename Step>
 static inline void Accumulate(typename Vector<W>::Type (&sums)[R][N], const float* a, Step a_row, int64_t a_next,
-                              const float* b, int64_t b_next, int64_t count) {
+                              const float* b, int64_t b_next, int64_t count, int64_t b_last = (N - 1) * W) {
   typedef typename Vector<W>::Type V;
   constexpr int kRows = kRowsOfPointer<R, Step>, kPointers = (R + kRows - 1) / kRows;
   const float* rows[kPointers];
@@ -44,10 +45,10 @@ static inline void Accumulate(typename Vector<W>::Type (&sums)[R][N], const floa
   }
   for (int64_t i = 0; i < count; ++i, b += b_next) {
     V right[N];
-    for (int v = 0; v < N; ++v) right[v] = *reinterpret_cast<const V*>(b + v * W);
+    for (int v = 0; v < N; ++v) right[v] = *reinterpret_cast<const V*>(b + (v + 1 < N ? v * W : b_last));
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r)
-#pragma GCC unroll 2
+#pragma GCC unroll 4
       for (int v = 0; v < N; ++v) sums[r][v] += rows[r / kRows][r % kRows * a_row] * right[v];
 #pragma GCC unroll 16
     for (int p = 0; p < kPointers; ++p) rows[p] += a_next;

@@ -1,0 +1,41 @@
+// Calls of compiled functions by XLA, through its interface in C: that in C++ takes two seconds more to compile.
+
+#pragma once
+
+#include <cstdint>
+
+#include "xla/ffi/api/c_api.h"
+
+// Whether XLA asks which version of the interface the function was compiled with; then the call is over.
+static inline bool AnswersVersion(XLA_FFI_CallFrame* frame) {
+  XLA_FFI_Extension_Base* extension = frame->extension_start;
+  if (extension == nullptr || extension->type != XLA_FFI_Extension_Metadata) return false;
+  auto& version = reinterpret_cast<XLA_FFI_Metadata_Extension*>(extension)->metadata->api_version;
+  version.major_version = XLA_FFI_API_MAJOR;
+  version.minor_version = XLA_FFI_API_MINOR;
+  return true;
+}
+
+template <typename T>
+struct Array {
+  T* data;
+  const int64_t* dims;
+  int64_t rank;
+
+  explicit Array(void* buffer) {
+    const auto& of = *static_cast<XLA_FFI_Buffer*>(buffer);
+    data = static_cast<T*>(of.data), dims = of.dims, rank = of.rank;
+  }
+
+  int64_t FromLast(int64_t axis) const { return dims[rank - axis]; }
+};
+
+template <typename T>
+static inline Array<T> Argument(XLA_FFI_CallFrame* frame, int64_t i) {
+  return Array<T>(frame->args.args[i]);
+}
+
+template <typename T>
+static inline Array<T> Result(XLA_FFI_CallFrame* frame, int64_t i) {
+  return Array<T>(frame->rets.rets[i]);
+}

@@ -1,0 +1,58 @@
+// Products of matrices with few columns, in single precision: those with a narrow kernel, and for its gradient.
+
+#include "call_frame.h"
+#include "tiles.h"
+
+struct Matrix {
+  const float* data;
+  int64_t rows, count, row, next;  // element (r, i), i < count, is data[r * row + i * next]
+};
+
+// out = a b, in panels of N registers of W columns. The last register ends with the row and overlaps the one before it,
+// so that nothing beyond the matrices is read or written.
+template <int W, int N>
+static void Multiply(const Matrix& a, const float* b, int64_t columns, float* out) {
+  const int64_t width = std::min<int64_t>(W * N, columns);
+  for (int64_t start = 0; start < columns; start += width) {
+    const int64_t first = std::min(start, columns - width);
+    Tiles(a.rows, [&](int64_t row, auto rows) {
+      constexpr int R = decltype(rows)::value;
+      typename Vector<W>::Type sums[R][N] = {};
+      Accumulate<W, N, R>(sums, a.data + row * a.row, a.row, a.next, b + first, columns, a.count, width - W);
+#pragma GCC unroll 16
+      for (int r = 0; r < R; ++r)
+#pragma GCC unroll 2
+        for (int v = 0; v < N; ++v)
+          std::memcpy(out + (row + r) * columns + first + (v + 1 < N ? 0 : width - W), &sums[r][v], 4 * W);
+    });
+  }
+}
+
+// For each group, which is a client of a batch, out = a b. Gives `a` without its data.
+template <typename Describe>
+static XLA_FFI_Error* Run(XLA_FFI_CallFrame* frame, Describe&& describe) {
+  if (AnswersVersion(frame)) return nullptr;
+  const auto a = Argument<float>(frame, 0), b = Argument<float>(frame, 1), out = Result<float>(frame, 0);
+  const int64_t columns = b.FromLast(1), groups = out.rank > 2 ? out.dims[0] : 1;
+  Matrix left = describe(a.FromLast(2), a.FromLast(1));
+  for (int64_t g = 0; g < groups; ++g) {
+    left.data = a.data + g * left.rows * left.count;
+    const float* right = b.data + g * left.count * columns;
+    float* to = out.data + g * left.rows * columns;
+    if (columns < 8)
+      Multiply<4, 2>(left, right, columns, to);
+    else
+      Multiply<8, 2>(left, right, columns, to);
+  }
+  return nullptr;
+}
+
+// x [..., n, i], kernel [..., i, o] -> [..., n, o]
+extern "C" XLA_FFI_Error* narrow_product(XLA_FFI_CallFrame* frame) {
+  return Run(frame, [](int64_t n, int64_t i) { return Matrix{nullptr, n, i, i, 1}; });
+}
+
+// x [..., n, i], y [..., n, o] -> [..., i, o], the sum over n
+extern "C" XLA_FFI_Error* narrow_kernel_gradient(XLA_FFI_CallFrame* frame) {
+  return Run(frame, [](int64_t n, int64_t i) { return Matrix{nullptr, i, n, 1, i}; });
+}
