@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Bool, Float, Int, Integer, Shaped
 
 from fedjax_het.concepts import Array, Concepts, HostArray, change_inputs, change_labels
@@ -51,6 +52,11 @@ class Rows(NamedTuple):
 
     index: Int[HostArray, "*clients capacity"]
     count: Int[HostArray, "*clients"]
+
+    @property
+    def is_entry(self) -> Bool[HostArray, "*clients capacity"]:
+        """Which entries are not padding."""
+        return np.arange(self.index.shape[-1]) < np.asarray(self.count)[..., None]
 
     def even_batch_size(self, max_size: int) -> HostArray:
         """The size of batches that divide the examples evenly among as few batches as possible.

@@ -93,8 +93,7 @@ def held_out_batches(federation: Federation, batch_size: int) -> tuple[HeldOut, 
     if np.any(federation.largest_counts("valid")):
         groups.append(("valid", (phases or federation.data).valid))
     groups += [(f"unseen/{name}", _make_table(rows)) for name, rows in federation.unseen.items()]
-    is_entry = [np.arange(rows.index.shape[1]) < np.asarray(rows.count)[:, None] for _, rows in groups]
-    positions = np.concatenate([np.asarray(rows.index)[held] for (_, rows), held in zip(groups, is_entry, strict=True)])
+    positions = np.concatenate([np.asarray(rows.index)[rows.is_entry] for _, rows in groups])
     counts = np.concatenate([rows.count for _, rows in groups])
     return _make_batches(positions, counts, batch_size), [(name, len(rows.count)) for name, rows in groups]
 

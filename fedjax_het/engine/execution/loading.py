@@ -42,11 +42,10 @@ def compact_examples(examples: Examples, tables: Sequence[Rows], num_slots: int)
     Returns:
         (The copied examples, the tables with indices into the copy.)
     """
-    is_entry = [np.arange(rows.index.shape[-1]) < np.asarray(rows.count)[..., None] for rows in tables]
     new_tables: list[Rows] = []
     positions: list[np.ndarray] = [np.zeros(1, np.int32)]
-    for rows, entry in zip(tables, is_entry, strict=True):
-        index, offset = np.zeros_like(rows.index), sum(map(len, positions))
+    for rows in tables:
+        index, offset, entry = np.zeros_like(rows.index), sum(map(len, positions)), rows.is_entry
         positions.append(np.asarray(rows.index)[entry])
         index[entry] = np.arange(offset, offset + len(positions[-1]))
         new_tables.append(rows._replace(index=index))
@@ -56,8 +55,8 @@ def compact_examples(examples: Examples, tables: Sequence[Rows], num_slots: int)
         num_examples = len(examples.labels)
         concept = iter(np.split(chosen // num_examples, np.cumsum(list(map(len, positions)))[:-1])[1:])
         chosen = chosen % num_examples
-        for rows, entry in zip(new_tables, is_entry, strict=True):
-            rows.index[entry] += next(concept) * num_slots
+        for rows in new_tables:
+            rows.index[rows.is_entry] += next(concept) * num_slots
         if concepts.seed is not None:
             concepts = concepts._replace(numbers=_gather(np.arange(num_examples, dtype=np.int32), chosen, num_slots))
     inputs, labels = (_gather(np.asarray(values), chosen, num_slots) for values in examples[:2])
@@ -75,7 +74,7 @@ def sort_by_client(examples: Examples, train: Rows) -> tuple[Examples, HostArray
         (The copy; the position of each example in it.)
     """
     num, concepts = len(examples.labels), examples.concepts
-    positions = np.asarray(train.index)[np.arange(train.index.shape[1]) < np.asarray(train.count)[:, None]] % num
+    positions = np.asarray(train.index)[train.is_entry] % num
     first = np.full(num, len(positions))  # where each example first appears
     first[positions[::-1]] = np.arange(len(positions))[::-1]
     order, places = np.argsort(first, kind="stable").astype(np.int32), np.empty(num, np.int32)

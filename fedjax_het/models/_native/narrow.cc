@@ -28,7 +28,7 @@ static void Multiply(const Matrix& a, const float* b, int64_t columns, float* ou
   }
 }
 
-// For each group, which is a client of a batch, out = a b. Gives `a` without its data.
+// For each group, which is a client of a batch, out = a b. `describe` gives a but for its data.
 template <typename Describe>
 static XLA_FFI_Error* Run(XLA_FFI_CallFrame* frame, Describe&& describe) {
   if (AnswersVersion(frame)) return nullptr;

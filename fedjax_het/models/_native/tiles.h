@@ -48,7 +48,7 @@ static inline void Accumulate(typename Vector<W>::Type (&sums)[R][N], const floa
     for (int v = 0; v < N; ++v) right[v] = *reinterpret_cast<const V*>(b + (v + 1 < N ? v * W : b_last));
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r)
-#pragma GCC unroll 4
+#pragma GCC unroll 2
       for (int v = 0; v < N; ++v) sums[r][v] += rows[r / kRows][r % kRows * a_row] * right[v];
 #pragma GCC unroll 16
     for (int p = 0; p < kPointers; ++p) rows[p] += a_next;
