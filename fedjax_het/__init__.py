@@ -1,7 +1,12 @@
 """A simulator for heterogeneous federated learning in which a whole round is one XLA program."""
 
+# ruff: noqa: E402
+import gc as _gc
 import sys as _sys
 from types import ModuleType as _ModuleType
+
+_is_collecting = _gc.isenabled()
+_gc.disable()  # the imports make many objects and little garbage, and collections would take a sixth of their time
 
 from fedjax_het import algorithms, data, diagnostics, mixing, models, privacy, sharing, topologies, tree, types, uplink
 from fedjax_het._internal.public_names import show_public_names as _show_public_names
@@ -107,6 +112,8 @@ __all__ = [
     "weightings",
 ]
 
+if _is_collecting:
+    _gc.enable()
 _show_public_names(_sys.modules[__name__])
 for _module in map(globals().get, __all__):
     if isinstance(_module, _ModuleType):

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jax import lax
 
-from fedjax_het.models._dense import Dense
+from fedjax_het.models._dense import Dense, param
 from fedjax_het.models._norms import LayerNorm
 from fedjax_het.types import Array
 
@@ -220,7 +220,7 @@ class Block(nn.Module):
             y = branch(x if self.is_post_norm else norm(x))
             if self.layer_scale is not None:
                 initial = nn.initializers.constant(self.layer_scale)
-                y = y * self.param(f"layer_scale_{index}", initial, (x.shape[-1],)).astype(y.dtype)
+                y = y * param(self, f"layer_scale_{index}", initial, (x.shape[-1],)).astype(y.dtype)
             x = x[:, :num_outputs] + nn.Dropout(self.dropout, deterministic=not is_training)(y)
             x = norm(x) if self.is_post_norm else x
         return x

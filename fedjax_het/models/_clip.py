@@ -15,7 +15,7 @@ from flax import linen as nn
 
 from fedjax_het.errors import InputError
 from fedjax_het.models._attention import Activation, Attention, Block
-from fedjax_het.models._dense import Dense, multiply
+from fedjax_het.models._dense import Dense, multiply, param
 from fedjax_het.models._model import NumClasses, from_flax
 from fedjax_het.models._norms import LayerNorm
 from fedjax_het.models._pretrained import Naming
@@ -64,7 +64,7 @@ class ClipImages(VisionTransformer):
     def setup(self):
         if self.text is None:
             self.classifier = Dense(self.num_classes, use_bias=False)
-        self.logit_scale = self.param("logit_scale", nn.initializers.constant(math.log(1 / 0.07)), ())
+        self.logit_scale = param(self, "logit_scale", nn.initializers.constant(math.log(1 / 0.07)), ())
 
     def pool(self, x: Array, pooling: Pooling | Literal["patches"] | None = None) -> Array:
         return normalize(Dense(self.projection, use_bias=False, name="projection")(super().pool(x, pooling)))
@@ -97,7 +97,7 @@ class ClipTexts(nn.Module):
         """Encode texts whose embeddings at `places` [text, number] are `context` [text or 1, number, feature]."""
         check_tokens("a text tower", tokens, self.max_length)
         norm = partial(LayerNorm, self.epsilon)
-        positions = self.param("positions", nn.initializers.normal(0.01), (self.max_length, self.features))
+        positions = param(self, "positions", nn.initializers.normal(0.01), (self.max_length, self.features))
         x = nn.Embed(self.vocabulary, self.features, name="embedding")(jnp.asarray(tokens))
         if context is not None:
             dtype = jnp.promote_types(x.dtype, context.dtype)

@@ -1,10 +1,21 @@
-"""Dense layers: products and biases."""
+"""Parameters of layers, and dense layers: products and biases."""
+
+from collections.abc import Callable
+from typing import Any
 
 import jax.numpy as jnp
 from flax import linen as nn
 
 from fedjax_het.models._native import narrow
 from fedjax_het.types import Array, Key, Params
+
+
+def param(
+    module: nn.Module, name: str, initializer: Callable[..., Array], shape: tuple[int, ...], *dtype: Any
+) -> Array:
+    """`module.param`, whose check of the shape of a known parameter traces the initializer, without this trace."""
+    value: Any = module.get_variable("params", name)
+    return value if getattr(value, "shape", None) == shape else module.param(name, initializer, shape, *dtype)
 
 
 def add_bias(y: Array, bias: Array) -> Array:
@@ -27,8 +38,8 @@ class Dense(nn.Dense):
 
     @nn.compact
     def __call__(self, inputs: Array) -> Array:
-        kernel = self.param("kernel", self.kernel_init, (inputs.shape[-1], self.features), self.param_dtype)
-        bias = self.param("bias", self.bias_init, (self.features,), self.param_dtype) if self.use_bias else None
+        kernel = param(self, "kernel", self.kernel_init, (inputs.shape[-1], self.features), self.param_dtype)
+        bias = param(self, "bias", self.bias_init, (self.features,), self.param_dtype) if self.use_bias else None
         inputs, kernel, bias = nn.dtypes.promote_dtype(inputs, kernel, bias, dtype=self.dtype)
         y = multiply(inputs, kernel)
         return y if bias is None else add_bias(y, bias)

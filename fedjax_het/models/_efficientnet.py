@@ -9,6 +9,7 @@ from typing import Unpack
 import jax.numpy as jnp
 from flax import linen as nn
 
+from fedjax_het.models._dense import param
 from fedjax_het.models._layers import Conv, NetworkParts, StemKind, image_network, select_entries, to_pads
 from fedjax_het.models._model import Network, check_images, scale_widths
 from fedjax_het.models._norms import NormKind, norm
@@ -56,7 +57,7 @@ class DepthwiseConv(nn.Module):
     def __call__(self, x: Array) -> Array:
         window, strides = (self.kernel_size,) * 2, (self.strides,) * 2
         init = nn.initializers.variance_scaling(2.0, "fan_in", "truncated_normal", in_axis=(0, 1), out_axis=-1)
-        kernel = self.param("kernel", init, (*window, 1, x.shape[-1]))
+        kernel = param(self, "kernel", init, (*window, 1, x.shape[-1]))
         pads = to_pads("convolution", x, window, strides, "SAME")
         x, kernel = nn.dtypes.promote_dtype(x, kernel)
         exact = jnp.promote_types(x.dtype, jnp.float32)

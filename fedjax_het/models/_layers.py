@@ -12,7 +12,7 @@ from jax import lax
 
 from fedjax_het.errors import InputError
 from fedjax_het.models._conv_impl import Pads, check_conv_impl, convolve
-from fedjax_het.models._dense import add_bias
+from fedjax_het.models._dense import add_bias, param
 from fedjax_het.models._model import NumClasses, from_flax
 from fedjax_het.models._native import pooling
 from fedjax_het.models._norms import NormKind, norm
@@ -77,8 +77,8 @@ class Conv(nn.Module):
         size, strides = pair(self.kernel_size), pair(self.strides)
         pads = to_pads("convolution", x, size, strides, self.padding)
         shape = (*size, x.shape[-1], self.features)
-        kernel = self.param("kernel", self.kernel_init, shape, self.param_dtype)
-        bias = self.param("bias", self.bias_init, (self.features,), self.param_dtype) if self.use_bias else None
+        kernel = param(self, "kernel", self.kernel_init, shape, self.param_dtype)
+        bias = param(self, "bias", self.bias_init, (self.features,), self.param_dtype) if self.use_bias else None
         x, kernel, bias = nn.dtypes.promote_dtype(x, kernel, bias, dtype=self.dtype)
         return convolve(self.impl, x, kernel, strides, pads, bias)
 
@@ -99,8 +99,8 @@ class UpConv(nn.Module):
     def __call__(self, x: Array) -> Array:
         scale, (*batch, height, width, channels) = self.scale, x.shape
         init = nn.initializers.he_normal(in_axis=-1, out_axis=-2)
-        kernel = self.param("kernel", init, (scale, scale, self.features, channels))
-        bias = self.param("bias", nn.initializers.zeros, (self.features,))
+        kernel = param(self, "kernel", init, (scale, scale, self.features, channels))
+        bias = param(self, "bias", nn.initializers.zeros, (self.features,))
         x, kernel, bias = nn.dtypes.promote_dtype(x, kernel, bias)
         product = kernel.transpose(3, 0, 1, 2).reshape(1, 1, channels, -1)
         y = convolve(self.impl, x, product, (1, 1), ((0, 0), (0, 0)))

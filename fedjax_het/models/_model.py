@@ -1,6 +1,5 @@
 """Models from Flax modules, and argument checks of the model factories."""
 
-import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
@@ -65,8 +64,21 @@ def from_flax(module: nn.Module | Callable[..., Any]) -> Model:
     if is_nnx(module) or not (hasattr(module, "encode") and hasattr(module, "classify")):
         return plain_model(module)._replace(narrowed=narrowed)
 
+    layers: dict[tuple[tuple[int, ...], jnp.dtype], Mapping[str, type]] = {}  # by the shape and dtype of the inputs
+
     def init(key: Key, inputs: Array) -> Variables:
-        return dict(module.init(key, inputs, method=_encode_and_classify))
+        """Initialize the module, and record the class of every executed submodule by its path."""
+        classes = {}
+
+        def record(call, args, kwargs, context):
+            if context.module.path:
+                classes["/".join(context.module.path)] = type(context.module)
+            return call(*args, **kwargs)
+
+        with nn.intercept_methods(record):
+            variables = dict(module.init(key, inputs, method=_encode_and_classify))
+        layers[inputs.shape, inputs.dtype] = classes
+        return variables
 
     def encode(variables: Variables, inputs: Array, context: Context) -> tuple[tuple[Array, Named], Variables]:
         _, state = tree.split_params(variables)
@@ -84,32 +96,16 @@ def from_flax(module: nn.Module | Callable[..., Any]) -> Model:
     def classify(params: Params, features: Array) -> Array:
         return jnp.asarray(module.apply({"params": params}, features, method="classify"))
 
-    @functools.cache
-    def list_layers(shape: tuple[int, ...], dtype: jnp.dtype) -> Mapping[str, type]:
-        return _list_layers(module, jax.ShapeDtypeStruct(shape, dtype))
+    def list_layers(inputs: Array) -> Mapping[str, type]:
+        if (inputs.shape, inputs.dtype) not in layers:
+            jax.eval_shape(init, make_key(0), inputs)
+        return layers[inputs.shape, inputs.dtype]
 
-    return Model(init, encode, classify, lambda inputs: list_layers(inputs.shape, inputs.dtype), narrowed=narrowed)
+    return Model(init, encode, classify, list_layers, narrowed=narrowed)
 
 
 def _encode_and_classify(module: nn.Module, inputs: Array) -> Array:
     return module.classify(module.encode(inputs, jnp.ones(inputs.shape[0]), False))
-
-
-def _list_layers(module: nn.Module, inputs: jax.ShapeDtypeStruct) -> Mapping[str, type]:
-    """The class of every executed submodule by path, from an abstract trace."""
-    classes = {}
-
-    def record(call, args, kwargs, context):
-        if context.module.path:
-            classes["/".join(context.module.path)] = type(context.module)
-        return call(*args, **kwargs)
-
-    def trace(inputs: Array) -> Variables:
-        with nn.intercept_methods(record):
-            return dict(module.init(make_key(0), inputs, method=_encode_and_classify))
-
-    jax.eval_shape(trace, inputs)
-    return classes
 
 
 def output_shapes(model: Model, variables: Variables, inputs: Array | jax.ShapeDtypeStruct) -> tuple[Any, Any]:

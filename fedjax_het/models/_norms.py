@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jax import lax
 
+from fedjax_het.models._dense import param
 from fedjax_het.types import Array
 from fedjax_het.validation import Fraction, PositiveFraction, validate_arguments
 
@@ -54,9 +55,9 @@ class BatchNorm(nn.BatchNorm):
             else:
                 y = (x - running_mean.value) * lax.rsqrt(running_var.value + self.epsilon)
         if self.use_scale:
-            y = y * self.param("scale", self.scale_init, shape, self.param_dtype)
+            y = y * param(self, "scale", self.scale_init, shape, self.param_dtype)
         if self.use_bias:
-            y = y + self.param("bias", self.bias_init, shape, self.param_dtype)
+            y = y + param(self, "bias", self.bias_init, shape, self.param_dtype)
         return y.astype(x_kind)
 
     def _track(self, running: nn.Variable, value: Array, count: Array) -> None:
@@ -146,8 +147,8 @@ class GroupNorm(nn.GroupNorm):
         average = partial(_average_groups, _num_groups(x.shape[-1], self.num_groups))
         exact = x.astype(jnp.promote_types(x.dtype, jnp.float32))
         y, _, _ = _standardised(exact, mask, average, self.epsilon)
-        y = y * self.param("scale", self.scale_init, shape, self.param_dtype)
-        return (y + self.param("bias", self.bias_init, shape, self.param_dtype)).astype(x.dtype)
+        y = y * param(self, "scale", self.scale_init, shape, self.param_dtype)
+        return (y + param(self, "bias", self.bias_init, shape, self.param_dtype)).astype(x.dtype)
 
 
 def _num_groups(num_channels: int, max_groups: int | None) -> int:
@@ -198,9 +199,9 @@ class LayerNorm(nn.LayerNorm):
     def __call__(self, x: Array) -> Array:
         exact = x.astype(jnp.promote_types(x.dtype, jnp.float32))
         y = _normalize_channels(exact, self.epsilon, self.is_centered)
-        y = y * self.param("scale", nn.initializers.ones, x.shape[-1:], self.param_dtype)
+        y = y * param(self, "scale", nn.initializers.ones, x.shape[-1:], self.param_dtype)
         if self.is_centered:
-            y = y + self.param("bias", nn.initializers.zeros, x.shape[-1:], self.param_dtype)
+            y = y + param(self, "bias", nn.initializers.zeros, x.shape[-1:], self.param_dtype)
         return y.astype(x.dtype)
 
 

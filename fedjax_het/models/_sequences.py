@@ -11,7 +11,7 @@ from jax import lax
 
 from fedjax_het.errors import InputError
 from fedjax_het.models._attention import Attention, Block
-from fedjax_het.models._dense import add_bias
+from fedjax_het.models._dense import add_bias, param
 from fedjax_het.models._model import Network, NumClasses, from_flax, scale_widths
 from fedjax_het.models._native import recurrence
 from fedjax_het.models._norms import LayerNorm
@@ -36,9 +36,9 @@ class LSTM(nn.Module):
     @nn.compact
     def __call__(self, x: Array) -> Array:
         size = 4 * self.num_units
-        kernel = self.param("kernel", nn.initializers.lecun_normal(), (x.shape[-1], size))
-        recurrent = self.param("recurrent", nn.initializers.orthogonal(), (self.num_units, size))
-        bias = self.param("bias", nn.initializers.zeros_init(), (size,))
+        kernel = param(self, "kernel", nn.initializers.lecun_normal(), (x.shape[-1], size))
+        recurrent = param(self, "recurrent", nn.initializers.orthogonal(), (self.num_units, size))
+        bias = param(self, "bias", nn.initializers.zeros_init(), (size,))
         x, kernel, recurrent = nn.dtypes.promote_dtype(x, kernel, recurrent)
         if x.dtype == jnp.float32 and not recurrence.explain_missing_kernel():
             return _recur(_NATIVE, x, kernel, recurrent, bias)
@@ -178,7 +178,7 @@ class Transformer(Network):
     @nn.compact
     def encode(self, x: Array, mask: Array, is_training: bool) -> Array:
         check_tokens("a transformer", x)
-        positions = self.param("positions", nn.initializers.normal(0.02), (x.shape[1], self.features))
+        positions = param(self, "positions", nn.initializers.normal(0.02), (x.shape[1], self.features))
         tokens, x = x, nn.Embed(self.vocabulary, self.features, name="embedding")(jnp.maximum(x, 0))
         x = x + positions.astype(x.dtype)
         attention = partial(Attention, self.num_heads, is_causal=True)

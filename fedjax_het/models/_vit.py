@@ -13,7 +13,7 @@ from flax import linen as nn
 
 from fedjax_het.errors import InputError
 from fedjax_het.models._attention import Activation, Attention, Block
-from fedjax_het.models._dense import Dense, add_bias, multiply
+from fedjax_het.models._dense import Dense, add_bias, multiply, param
 from fedjax_het.models._model import Network, NumClasses, check_images, from_flax
 from fedjax_het.models._norms import LayerNorm
 from fedjax_het.models._position_grids import Resampling, resample_positions
@@ -70,8 +70,8 @@ class Patches(nn.Module):
     @nn.compact
     def __call__(self, x: Array) -> Array:
         size, (batch, height, width, channels) = self.size, x.shape
-        kernel = self.param("kernel", nn.initializers.lecun_normal(), (size, size, channels, self.features))
-        bias = self.param("bias", nn.initializers.zeros, (self.features,)) if self.use_bias else None
+        kernel = param(self, "kernel", nn.initializers.lecun_normal(), (size, size, channels, self.features))
+        bias = param(self, "bias", nn.initializers.zeros, (self.features,)) if self.use_bias else None
         x, kernel, bias = nn.dtypes.promote_dtype(x, kernel, bias)
         x = x.reshape(batch, height // size, size, width // size, size, channels).swapaxes(2, 3)
         y = multiply(x.reshape(*x.shape[:3], -1), kernel.reshape(-1, self.features))
@@ -152,13 +152,13 @@ class VisionTransformer(Network):
         patches = patches.reshape(len(x), -1, self.features)
         names = TOKENS[: 1 + self.is_distilled]
         init, shape = nn.initializers.normal(0.02), (self.features,)
-        tokens = jnp.stack([self.param(name, init, shape) for name in names])
-        positions = self.param("positions", init, (len(names) + patches.shape[1], self.features))
+        tokens = jnp.stack([param(self, name, init, shape) for name in names])
+        positions = param(self, "positions", init, (len(names) + patches.shape[1], self.features))
         tokens = jnp.broadcast_to(tokens.astype(patches.dtype), (len(x), *tokens.shape))
         x = jnp.concatenate([tokens, patches], axis=1) + positions.astype(patches.dtype)
         if not self.registers:
             return x
-        registers = self.param("registers", init, (self.registers, self.features)).astype(x.dtype)
+        registers = param(self, "registers", init, (self.registers, self.features)).astype(x.dtype)
         registers = jnp.broadcast_to(registers, (len(x), *registers.shape))
         return jnp.concatenate([x[:, : len(names)], registers, x[:, len(names) :]], axis=1)
 

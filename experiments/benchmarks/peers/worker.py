@@ -7,6 +7,7 @@ blocking read and computes nothing.
 """
 
 import argparse
+import gc
 import importlib
 import json
 import os
@@ -25,6 +26,7 @@ from . import CONTENDERS, PRECISIONS, Contender, ContenderSettings, UnusableErro
 
 
 def main() -> None:
+    gc.set_threshold(100_000)  # for all contenders, as in the command of fedjax_het
     arguments = _parse_arguments()
     answers = separate_answers()
     entry = CONTENDERS[arguments.contender]

@@ -47,7 +47,6 @@ class RunPrograms:
     """
 
     def __init__(self, traced: TracedRound, offload: OffloadPolicy = ALL_ON_DEVICE):
-        """Find the shapes of the run's state, which traces its initialization."""
         self.traced, self.offload, spec, layout = traced, offload, traced.spec, traced.layout
         self.loader = CohortLoader(traced, offload.examples == "stream")
         self.slots, self.is_stored = layout.round_up(spec.cohort_size), offload.client_states != "device"
@@ -58,9 +57,7 @@ class RunPrograms:
         self.keys = replicated_shapes(jax.eval_shape(spec.keys), layout)
         self.hyper_parameters = layout.jit(spec.hyper_parameters, layout.sharding)() if spec.sweep.values else {}
         self._initialize = spec.map_over_runs(self._initial_state, (0, 0, None))
-        example = spec.federation.examples.inputs[:1]
-        given = self._cut_runs((self.hyper_parameters, self.keys))
-        state = shapes_of_runs(jax.eval_shape(self._initialize, *given, example), spec.num_runs)
+        state = shapes_of_runs(traced.shapes.state, spec.num_runs)
 
         def shard_clients(num_rows: int) -> ClientState:
             options = {"sharding": layout.client_sharding}

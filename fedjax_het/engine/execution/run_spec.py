@@ -118,7 +118,7 @@ class RunSpec:
 
     def keys(self) -> Key:
         """The key of each run, [num_runs]."""
-        return jax.vmap(make_key)((jnp.array(self.seeds)[:, None] + jnp.arange(self.num_seeds)).reshape(-1))
+        return jax.vmap(make_key)(np.add.outer(self.seeds, np.arange(self.num_seeds)).reshape(-1))
 
     def hyper_parameters(self) -> dict[str, Array]:
         """The values of a sweep, leaves [num_runs]; {} for a single algorithm."""

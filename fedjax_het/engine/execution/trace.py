@@ -95,8 +95,8 @@ def trace_round(spec: RunSpec, layout: Layout) -> TracedRound:
     _check_public(spec.algorithm, federation)
     check_kind(spec.algorithm, round.problem, federation)
     _check_moments(spec.algorithm, federation)
+    before = jax.eval_shape(round.init, *_init_arguments(spec, layout))
     _check_batch_norm(spec.algorithm, round.problem, federation)
-    before = jax.eval_shape(round.init, make_key(0), federation.data)
     min_bytes = tree.num_bytes(before.server) + tree.num_bytes(before.clients) // spec.num_clients
     if min_bytes > layout.device_memory:
         raise InputError(
@@ -119,7 +119,7 @@ def trace_round(spec: RunSpec, layout: Layout) -> TracedRound:
 
 def _trace(spec: RunSpec, layout: Layout, round: Round) -> tuple[Callable, State, RoundShapes]:
     """(`TracedRound.train`, shapes of the initial state, of a round); for a sweep, the round is built from tracers."""
-    key, data, runs = make_key(0), spec.federation.data, spec.hyper_parameters()
+    (key, data), runs = _init_arguments(spec, layout), spec.hyper_parameters()
 
     def build(hyper_parameters: Mapping[str, Array]) -> Round:
         return spec.round(layout, spec.sweep.build(hyper_parameters)) if hyper_parameters else round
@@ -132,10 +132,10 @@ def _trace(spec: RunSpec, layout: Layout, round: Round) -> tuple[Callable, State
         return {name: values[0] for name, values in runs.items()}
 
     @without_dtype_warnings
-    def init(runs: Mapping[str, Array], data: ClientData) -> State:
+    def init(runs: Mapping[str, Array], key: Key, data: ClientData) -> State:
         return build(first(runs)).init(key, data)
 
-    def draw(server: ServerState) -> Cohort:
+    def draw(key: Key, server: ServerState) -> Cohort:
         events = jax.tree.map(lambda x: x[0], spec.schedule)
         return round.draw(key, server.round, events, server.participation)
 
@@ -144,10 +144,17 @@ def _trace(spec: RunSpec, layout: Layout, round: Round) -> tuple[Callable, State
         with_everyone = with_population(partial(train, first(runs)), spec.participation.is_everyone, layout)
         return RoundShapes(*with_everyone(state, cohort, client_step.cohort_data(data, cohort), key))
 
-    initial = jax.eval_shape(init, runs, data) if runs else jax.eval_shape(round.init, key, data)
-    # The compiled program uses the trace of `train` only if the devices of all arguments are the same.
-    arguments = replicated_shapes((runs, initial, jax.eval_shape(draw, initial.server), data, key), layout)
+    initial = jax.eval_shape(init, runs, key, data) if runs else jax.eval_shape(round.init, key, data)
+    arguments = replicated_shapes((runs, initial, jax.eval_shape(draw, key, initial.server), data, key), layout)
     return train, initial, jax.eval_shape(trace, *arguments)
+
+
+def _init_arguments(spec: RunSpec, layout: Layout) -> tuple[Key, ClientData]:
+    """The shapes of the arguments of `Round.init`.
+
+    Compiled programs use traces only of arguments on the same devices.
+    """
+    return replicated_shapes((make_key(0), spec.federation.data), layout)
 
 
 def _check_sweep(spec: RunSpec, layout: Layout, error: Exception) -> NoReturn:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -154,7 +155,8 @@ class Layout:
         count = jax.tree.leaves(clients)[0].shape[0]
         chunk = self.chunk_size(count)
 
-        def run(block: PyTree) -> tuple[PyTree, PyTree]:
+        @partial(jax.jit, inline=True)  # so that the loop reuses the trace that gives the shapes of the sums
+        def run(common: PyTree, block: PyTree) -> tuple[PyTree, PyTree]:
             """Run one chunk. A single client is not vmapped, so it runs only its own steps."""
             if chunk > 1:
                 stacked, partial_sums = jax.vmap(function, in_axes=(None, 0))(common, block)
@@ -163,14 +165,16 @@ class Layout:
             return jax.tree.map(lambda x: x[None], stacked), summed
 
         if chunk == count:
-            return run(clients)
+            return run(common, clients)
 
         def step(summed: PyTree, block: PyTree) -> tuple[PyTree, PyTree]:
-            stacked, added = run(block)
+            stacked, added = run(common, block)
             return tree.add(summed, added), stacked
 
         blocks = jax.tree.map(lambda x: x.reshape(count // chunk, chunk, *x.shape[1:]), clients)
-        zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(run, tree.take(blocks, 0))[1])
+        zeros = jax.tree.map(
+            lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(run, common, tree.take(blocks, 0))[1]
+        )
         with jax.named_scope("chunks"):
             summed, stacked = jax.lax.scan(step, zeros, blocks)
         return jax.tree.map(lambda x: x.reshape(count, *x.shape[2:]), stacked), summed

@@ -131,8 +131,8 @@ def one_run(values: PyTree) -> PyTree:
 
 
 def shapes_of_runs(values: PyTree, num_runs: int) -> PyTree:
-    """The shapes of several runs, given those of any number of them."""
-    return jax.tree.map(lambda x: jax.ShapeDtypeStruct((num_runs, *x.shape[1:]), x.dtype), values)
+    """The shapes of several runs, [runs, ...], given those of one, without the axis."""
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct((num_runs, *x.shape), x.dtype), values)
 
 
 @jax.jit

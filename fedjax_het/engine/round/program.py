@@ -5,6 +5,7 @@ from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 
 from fedjax_het import tree
@@ -123,10 +124,11 @@ def make_round(
     model_choice.check_models(algorithm, is_asynchronous=asynchronous is not None)
     train = partial(train_cohort if algorithm.record_privacy is None else train_privately, spec)
 
+    # Traced once for the shapes and the program that initializes a run.
+    initial_state = jax.jit(partial(initialization.initial_state, spec), inline=True)
+
     def init(key: Key, data: ClientData) -> State:
-        return initialization.broadcast_clients(
-            initialization.initial_state(spec, key, data.examples.inputs), num_clients
-        )
+        return initialization.broadcast_clients(initial_state(key, data.examples.inputs[:1]), num_clients)
 
     def step_with_messages(
         state: State, data: ClientData, key: Key, schedule: EventSchedule | None = None
@@ -148,7 +150,7 @@ def make_round(
         algorithm=algorithm,
         problem=spec.problem,
         cohort_size=spec.cohort_size,
-        initial_state=partial(initialization.initial_state, spec),
+        initial_state=initial_state,
         draw=partial(draw_cohort, spec),
         overflow=in_round(overflow) if overflow else None,
         train=train,
