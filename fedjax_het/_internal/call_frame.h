@@ -8,9 +8,9 @@
 
 // Whether XLA asks which version of the interface the function was compiled with; then the call is over.
 static inline bool AnswersVersion(XLA_FFI_CallFrame* frame) {
-  XLA_FFI_Extension_Base* extension = frame->extension_start;
+  const auto* extension = frame->extension_start;  // its type differs between versions of JAX
   if (extension == nullptr || extension->type != XLA_FFI_Extension_Metadata) return false;
-  auto& version = reinterpret_cast<XLA_FFI_Metadata_Extension*>(extension)->metadata->api_version;
+  auto& version = reinterpret_cast<const XLA_FFI_Metadata_Extension*>(extension)->metadata->api_version;
   version.major_version = XLA_FFI_API_MAJOR;
   version.minor_version = XLA_FFI_API_MINOR;
   return true;

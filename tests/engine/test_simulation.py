@@ -11,7 +11,7 @@ import pytest
 from fedjax_het import data, models, simulate
 from fedjax_het._internal.keys import make_key
 from fedjax_het._internal.target_platform import tracing_for
-from fedjax_het.engine import Simulation, chunked, flatten_evaluation, sharded, vmapped
+from fedjax_het.engine import Simulation, Sweep, chunked, flatten_evaluation, sharded, vmapped
 from fedjax_het.engine.parallel import compilation
 from fedjax_het.engine.parallel.compilation import jit_initializer, jit_program
 from fedjax_het.engine.round import participation
@@ -84,21 +84,33 @@ def test_an_effort_given_to_jax_is_kept_and_a_jax_without_the_setting_is_accepte
         assert bool(compilation._quick_compiler_options()) == (effort is None)
 
 
+@pytest.mark.every_case
 @pytest.mark.extended
-@pytest.mark.parametrize("layout", [vmapped, sharded(1)], ids=str)
-def test_a_round_is_traced_once(layout):
+@pytest.mark.parametrize("is_swept", [False, True])
+@pytest.mark.parametrize("layout", [vmapped, chunked(1), sharded(2, 1)], ids=str)
+def test_rounds_and_initial_weights_are_traced_once(layout, is_swept):
     traces = []
 
     def count(forward):
-        traces.append(1)
+        traces.append("round")
         return 0.0 * forward.outputs.logits.sum()
 
-    counted = replace(algorithm("fedavg"), objective=(*algorithm("fedavg").objective, count))
-    built = Simulation(counted, model(), federation(), rounds=25, evaluate_every=10, layout=layout)
+    def init(key, inputs):
+        traces.append("weights")
+        return network.init(key, inputs)
+
+    def build(mu):
+        fedprox = algorithm("fedprox", mu=mu)
+        return replace(fedprox, objective=(*fedprox.objective, count))
+
+    network, chosen = model(), Sweep(build, {"mu": (0.1, 0.2)}) if is_swept else build(0.1)
+    counted = network._replace(init=init)
+    built = Simulation(chosen, counted, federation(), rounds=25, evaluate_every=10, layout=layout)
     state = built.start()
     for num_rounds in (10, 10, 5):
         state, _ = built.advance(state, num_rounds)
-    assert len(traces) == 1
+    assert traces.count("round") == 1
+    assert is_swept or traces.count("weights") == 1
 
 
 @pytest.mark.extended

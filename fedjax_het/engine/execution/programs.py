@@ -55,7 +55,7 @@ class RunPrograms:
         shardings = [layout.sharding, layout.client_sharding, layout.sharding]
         self._state_shardings = State._make(shardings) if layout.mesh else None
         self.keys = replicated_shapes(jax.eval_shape(spec.keys), layout)
-        self.hyper_parameters = layout.jit(spec.hyper_parameters, layout.sharding)() if spec.sweep.values else {}
+        self.hyper_parameters = spec.hyper_parameters(layout)
         self._initialize = spec.map_over_runs(self._initial_state, (0, 0, None))
         state = shapes_of_runs(traced.shapes.state, spec.num_runs)
 

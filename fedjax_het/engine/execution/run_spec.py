@@ -120,9 +120,9 @@ class RunSpec:
         """The key of each run, [num_runs]."""
         return jax.vmap(make_key)(np.add.outer(self.seeds, np.arange(self.num_seeds)).reshape(-1))
 
-    def hyper_parameters(self) -> dict[str, Array]:
-        """The values of a sweep, leaves [num_runs]; {} for a single algorithm."""
-        return self.sweep.hyper_parameters(self.num_seeds)
+    def hyper_parameters(self, layout: Layout) -> dict[str, Array]:
+        """The values of a sweep on the devices of a layout, leaves [num_runs]; {} for a single algorithm."""
+        return layout.jit(lambda: self.sweep.hyper_parameters(self.num_seeds), layout.sharding)()
 
     def round(self, layout: Layout, algorithm: Algorithm | None = None) -> Round:
         """The round of this algorithm (default: the first of the sweep)."""

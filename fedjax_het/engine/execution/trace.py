@@ -119,7 +119,7 @@ def trace_round(spec: RunSpec, layout: Layout) -> TracedRound:
 
 def _trace(spec: RunSpec, layout: Layout, round: Round) -> tuple[Callable, State, RoundShapes]:
     """(`TracedRound.train`, shapes of the initial state, of a round); for a sweep, the round is built from tracers."""
-    (key, data), runs = _init_arguments(spec, layout), spec.hyper_parameters()
+    (key, data), runs = _init_arguments(spec, layout), spec.hyper_parameters(layout)
 
     def build(hyper_parameters: Mapping[str, Array]) -> Round:
         return spec.round(layout, spec.sweep.build(hyper_parameters)) if hyper_parameters else round
@@ -145,8 +145,8 @@ def _trace(spec: RunSpec, layout: Layout, round: Round) -> tuple[Callable, State
         return RoundShapes(*with_everyone(state, cohort, client_step.cohort_data(data, cohort), key))
 
     initial = jax.eval_shape(init, runs, key, data) if runs else jax.eval_shape(round.init, key, data)
-    arguments = replicated_shapes((runs, initial, jax.eval_shape(draw, key, initial.server), data, key), layout)
-    return train, initial, jax.eval_shape(trace, *arguments)
+    arguments = replicated_shapes((initial, jax.eval_shape(draw, key, initial.server), data, key), layout)
+    return train, initial, jax.eval_shape(trace, runs, *arguments)
 
 
 def _init_arguments(spec: RunSpec, layout: Layout) -> tuple[Key, ClientData]:
