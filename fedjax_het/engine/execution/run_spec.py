@@ -122,6 +122,8 @@ class RunSpec:
 
     def hyper_parameters(self, layout: Layout) -> dict[str, Array]:
         """The values of a sweep on the devices of a layout, leaves [num_runs]; {} for a single algorithm."""
+        if not self.sweep.values:
+            return {}
         return layout.jit(lambda: self.sweep.hyper_parameters(self.num_seeds), layout.sharding)()
 
     def round(self, layout: Layout, algorithm: Algorithm | None = None) -> Round:
