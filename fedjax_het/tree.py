@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 from flax import traverse_util
 
+from fedjax_het._internal.finite import all_finite
 from fedjax_het._internal.target_platform import target_platform
 from fedjax_het.types import Array, HostArray, PyTree, Variables
 
@@ -42,6 +43,14 @@ def where(condition: Array, yes: PyTree, no: PyTree) -> PyTree:
     return jax.tree.map(lambda y, n: jnp.where(add_axes(condition, y.ndim), y, n), yes, no)
 
 
+def choose(condition: Array, yes: PyTree, no: PyTree) -> PyTree:
+    """Select one of two trees by a condition []; by a branch on CPUs, where XLA would compile a loop for each leaf."""
+    kinds = [[(jnp.shape(x), jnp.result_type(x)) for x in jax.tree.leaves(tree)] for tree in (yes, no)]
+    if target_platform() == "cpu" and kinds[0] == kinds[1]:
+        return jax.lax.cond(condition, lambda: yes, lambda: no)
+    return where(condition, yes, no)
+
+
 def add_axes(values: Array, num_axes: int) -> Array:
     """The values with axes of length 1 behind their own, `num_axes` in all, to be broadcast over the last ones."""
     return values.reshape(values.shape + (1,) * (num_axes - values.ndim))
@@ -70,10 +79,7 @@ def positive_or_one(values: Array | float) -> Array:
 
 def is_finite(tree: PyTree) -> Array:
     """[] bool: whether all entries of all floating leaves are finite."""
-    floating = [x for x in jax.tree.leaves(tree) if jnp.issubdtype(x.dtype, jnp.floating)]
-    flags = jnp.array([jnp.all(jnp.isfinite(x)) for x in floating] or [True])
-    # Without the barrier XLA copies all flags into every kernel that uses the result: their number squared is compiled.
-    return jnp.all(jax.lax.optimization_barrier(flags))
+    return all_finite([x for x in jax.tree.leaves(tree) if jnp.issubdtype(x.dtype, jnp.floating)])
 
 
 def weighted_sum(stack: PyTree, weights: Array) -> PyTree:

@@ -27,6 +27,12 @@ struct Array {
     data = static_cast<T*>(of.data), dims = of.dims, rank = of.rank;
   }
 
+  int64_t Size() const {
+    int64_t size = 1;
+    for (int64_t axis = 0; axis < rank; ++axis) size *= dims[axis];
+    return size;
+  }
+
   int64_t FromLast(int64_t axis) const { return dims[rank - axis]; }
 };
 

@@ -1,13 +1,14 @@
-"""Compiled functions as JAX primitives, whose clients become groups in front of the axes of one client."""
+"""Compiled functions as JAX primitives."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 from jax.extend.core import Primitive
-from jax.interpreters import batching, mlir
+from jax.interpreters import ad, batching, mlir
 from jax.typing import DTypeLike
 
 Shape = tuple[int, ...]
@@ -24,7 +25,7 @@ def declare(
     dtype: DTypeLike = jnp.float32,
     xla: Callable[..., Any] | None = None,
 ) -> Primitive:
-    """Declare a primitive that has no derivative yet.
+    """Declare a primitive that has no derivative yet, whose clients become groups in front of the axes of one client.
 
     Args:
         name: Its name.
@@ -64,6 +65,39 @@ def declare(
     primitive.def_impl(jax.jit(call, static_argnames=static))
     mlir.register_lowering(primitive, mlir.lower_fun(call, multiple_results=has_several))
     batching.primitive_batchers[primitive] = batched
+    return primitive
+
+
+def declare_unbatched(
+    name: str, call: Callable[..., Any], shapes_of: Callable[..., list[jax.ShapeDtypeStruct]], xla: Callable[..., Any]
+) -> Primitive:
+    """Declare a primitive for a single client; several are computed by XLA, which divides them among cores and devices.
+
+    Args:
+        name: Its name.
+        call: The function of arrays, which returns several.
+        shapes_of: A function from the arguments of `call` to the shapes of its results.
+        xla: The same function by XLA, whose derivatives are those of the primitive.
+    """
+    primitive = Primitive(name)
+    primitive.multiple_results = True
+
+    def find_avals(*arguments: Array, **settings: Any) -> list[jax.core.ShapedArray]:
+        return [jax.core.ShapedArray(x.shape, x.dtype) for x in shapes_of(*arguments, **settings)]
+
+    def batched(arguments: tuple[Array, ...], axes: tuple[int | None, ...], **settings: Any) -> tuple[Any, Any]:
+        results = jax.vmap(partial(xla, **settings), axes)(*arguments)
+        return results, [0] * len(results)
+
+    def differentiate(primals: tuple[Array, ...], tangents: tuple[Any, ...], **settings: Any) -> tuple[Any, Any]:
+        tangents = tuple(map(ad.instantiate_zeros, tangents))
+        return primitive.bind(*primals, **settings), jax.jvp(partial(xla, **settings), primals, tangents)[1]
+
+    primitive.def_abstract_eval(find_avals)
+    primitive.def_impl(lambda *arguments, **settings: jax.jit(partial(call, **settings))(*arguments))
+    mlir.register_lowering(primitive, mlir.lower_fun(call))
+    batching.primitive_batchers[primitive] = batched
+    ad.primitive_jvps[primitive] = differentiate
     return primitive
 
 

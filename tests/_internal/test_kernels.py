@@ -1,9 +1,23 @@
 """Compilation of native kernels, and the reason if it is impossible."""
 
+import shutil
+from pathlib import Path
+
 import pytest
 
+import fedjax_het
 from fedjax_het._internal import kernels
 from fedjax_het.models._native.convolution import SOURCE
+
+SOURCES = sorted(Path(fedjax_het.__file__).parent.rglob("*.cc"))
+
+
+@pytest.mark.skipif(not any(map(shutil.which, kernels.COMPILERS)), reason="no C++ compiler")
+@pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.stem)
+def test_kernels_compile_where_there_is_a_compiler(source, monkeypatch):
+    """Elsewhere, XLA computes the same without a word, and the tests of the kernels are skipped."""
+    monkeypatch.delenv(kernels.ENABLE_VARIABLE, raising=False)
+    assert kernels.load(source)
 
 
 def test_the_error_for_missing_kernels_gives_the_reason(monkeypatch, tmp_path):

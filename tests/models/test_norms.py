@@ -144,3 +144,54 @@ def test_norms_of_channels_are_those_of_flax_with_equal_gradients(ours, flax):
 
     values = [jax.jit(jax.value_and_grad(partial(loss, norm), argnums=(0, 1)))(params, x) for norm in (ours, flax)]
     jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5), *values)
+
+
+MASK = jnp.array([1.0, 1.0, 0.0, 1.0])
+
+
+def normalize_plainly(kind, params, x):
+    """The definitions, whose derivatives are JAX's own."""
+    if kind == "group":
+        rows, where, axes = x.reshape(*x.shape[:-1], 2, -1), None, (1, 2, 4)
+    else:
+        rows, where = x, MASK[:, None, None, None] > 0 if kind == "batch" else None
+        axes = (0, 1, 2) if kind == "batch" else -1
+    mean = 0 if kind == "rms" else rows.mean(axes, keepdims=True, where=where)
+    var = jnp.mean(jnp.square(rows - mean), axes, keepdims=True, where=where)
+    y = ((rows - mean) / jnp.sqrt(var + 1e-5)).reshape(x.shape)
+    return y * params["scale"] + params.get("bias", 0)
+
+
+def find_derivatives(normalize, params, x):
+    """Of first order in both modes, of second order in reverse over reverse and in forward over reverse."""
+    loss = lambda at: jnp.sum(jnp.sin(normalize(*at)) * MASK[:, None, None, None])  # noqa: E731
+    gradient = jax.grad(loss)
+    rough = lambda at: sum(jnp.sum(jnp.sin(leaf)) for leaf in jax.tree.leaves(gradient(at)))  # noqa: E731
+    at, to = (params, x), jax.tree.map(jnp.cos, (params, x))
+    return *jax.jvp(loss, (at,), (to,)), gradient(at), *jax.jvp(gradient, (at,), (to,)), jax.grad(rough)(at)
+
+
+@pytest.mark.every_case
+@pytest.mark.parametrize(
+    ("kind", "channels"), [("batch", 3), ("batch", 8), ("batch", 40), ("group", 8), ("layer", 8), ("rms", 8)]
+)
+def test_derivatives_are_those_of_the_definitions(kind, channels):
+    """Batches with 8 or 40 channels by the kernel, if there is one; those with 3, and several clients, by XLA."""
+    layers = {"layer": LayerNorm(epsilon=1e-5), "rms": RMSNorm(epsilon=1e-5)}
+
+    def normalize(params, x):
+        if kind in layers:
+            return layers[kind].apply({"params": params}, x)
+        state = {"batch_stats": {"mean": jnp.zeros(channels), "var": jnp.ones(channels)}} if kind == "batch" else {}
+        return norm(kind).apply({"params": params, **state}, x, MASK, True, mutable=["batch_stats"])[0]
+
+    params = {"scale": 1.0 + jnp.arange(channels) / 10}
+    if kind != "rms":
+        params["bias"] = jnp.arange(channels) / 5 - 1
+    x = 2 * jax.random.normal(KEY, (4, 2, 3, channels)) + 1
+    found = jax.jit(partial(find_derivatives, normalize))(params, x)
+    expected = jax.jit(partial(find_derivatives, partial(normalize_plainly, kind)))(params, x)
+    assert_close(found, expected, 1e-4)
+    stacked = jax.tree.map(lambda leaf: jnp.stack([leaf, 2 * leaf]), (params, x))
+    several = jax.jit(jax.vmap(partial(find_derivatives, normalize)))(*stacked)
+    assert_close(jax.tree.map(lambda leaf: leaf[0], several), expected, 1e-4)

@@ -181,7 +181,8 @@ def train_client(
         seconds = jnp.where(has_examples, seconds, 0)
         is_late = has_examples & ((trained.num_steps > steps_in_time) | (trained.num_steps == 0))
         has_examples &= ~is_late
-    is_finite = tree.is_finite((upload, state, trained.metrics))
+    # Of what is sent instead of its difference, which otherwise were computed for this alone.
+    is_finite = tree.is_finite((upload._replace(update=sent), state, trained.metrics))
     is_present = has_examples & is_finite
     upload = tree.where(is_present, upload, tree.zeros_like(upload))
     statistics: tuple[Named, ...] = ()

@@ -201,13 +201,15 @@ def commit(
     Finite updates can have an infinite aggregate. A round with a nonfinite result does not change the state.
     """
     server = state.server
-    is_finite = tree.is_finite((decision.server, decision.replies))
+    is_finite = tree.is_finite(decision.server)
+    if decision.replies:  # mapped, so that replies divided among devices are not gathered
+        is_finite &= jnp.all(jax.vmap(tree.is_finite)(decision.replies))
     is_used = results.is_present & is_finite
     is_nonfinite = results.is_nonfinite | (results.is_present & ~is_finite)
     replied = results.state._replace(personal=tree.merge(results.state.personal, decision.replies))
     clients = tree.where(is_used, replied, _unpad(spec, members.state))
     is_step = is_finite if any(stage.steps_without_reports for stage in spec.algorithm.uplink) else jnp.any(is_used)
-    updated = tree.where(is_step, decision.server, server._replace(history=(), frozen={}, participation=()))
+    updated = tree.choose(is_step, decision.server, server._replace(history=(), frozen={}, participation=()))
     known = selection.update_known(spec.participation, server, cohort, is_used, results)
     updated = updated._replace(round=server.round + 1, frozen=server.frozen, participation=known)
     if spec.num_versions > 1:
