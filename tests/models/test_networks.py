@@ -75,7 +75,7 @@ def test_all_norms_selects_every_norm_of_a_network(name, kind):
     inputs = jax.ShapeDtypeStruct((1, 32, 32, 3), jnp.float32)
     layers, paths = model.layers(inputs), tree.paths(shapes(model, 32))
     by_path = {path for path in paths if fnmatchcase(path, "*/norm*")}
-    num_leaves = {"batch": 4, "group": 2}.get(kind, 0)
+    num_leaves = {"batch": 4, "group": 2, "static": 2}.get(kind, 0)
     if not num_leaves:
         assert not by_path
         with pytest.raises(InputError, match=r"nothing would be personal.*are of class Conv, Dense\. "):
