@@ -44,7 +44,11 @@ def where(condition: Array, yes: PyTree, no: PyTree) -> PyTree:
 
 
 def choose(condition: Array, yes: PyTree, no: PyTree) -> PyTree:
-    """Select one of two trees by a condition []; by a branch on CPUs, where XLA would compile a loop for each leaf."""
+    """Select one of two trees by a condition []; by a branch on CPUs, where XLA would compile a loop for each leaf.
+
+    Branches must agree in shapes and dtypes. Others are left to `where`, so that a slot that changes the shape of its
+    state gets the error that names it.
+    """
     kinds = [[(jnp.shape(x), jnp.result_type(x)) for x in jax.tree.leaves(tree)] for tree in (yes, no)]
     if target_platform() == "cpu" and kinds[0] == kinds[1]:
         return jax.lax.cond(condition, lambda: yes, lambda: no)

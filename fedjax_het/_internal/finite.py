@@ -1,4 +1,4 @@
-"""Whether all numbers of several arrays are finite, by one call: XLA compiles up to three loops for each array."""
+"""The check for finite numbers in several arrays, as one call: XLA compiles up to three loops for each array."""
 
 from functools import partial
 from pathlib import Path

@@ -64,7 +64,7 @@ def load(source: Path) -> ctypes.CDLL:
     """
     if os.environ.get(ENABLE_VARIABLE) == "0":
         raise KernelUnavailableError(f"{ENABLE_VARIABLE} is 0")
-    compiler = next(filter(None, map(shutil.which, [os.environ.get("CXX", ""), *COMPILERS])), None)
+    compiler = find_compiler()
     if compiler is None:
         raise KernelUnavailableError(f"no C++ compiler ({', '.join(COMPILERS)}) on the PATH")
     try:
@@ -77,6 +77,11 @@ def load(source: Path) -> ctypes.CDLL:
         return ctypes.CDLL(str(path))
     except OSError as error:
         raise KernelUnavailableError(f"{path} does not load: {error}") from None
+
+
+def find_compiler() -> str | None:
+    """The path of a C++ compiler, by preference that of the variable CXX; None without one."""
+    return next(filter(None, map(shutil.which, [os.environ.get("CXX", ""), *COMPILERS])), None)
 
 
 def _hash_build(source: Path) -> str:

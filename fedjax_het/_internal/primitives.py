@@ -38,8 +38,6 @@ def declare(
         dtype: That of results.
         xla: The same function by XLA, for a first array that the others share; None: that array is repeated.
     """
-    primitive = Primitive(name)
-    primitive.multiple_results = has_several
 
     def batched(arguments: tuple[Array, ...], axes: tuple[int | None, ...], **settings: Any) -> tuple[Any, Any]:
         """Clients become groups, and what they share is repeated; but rows under one matrix are more rows."""
@@ -61,15 +59,17 @@ def declare(
         avals = [jax.core.ShapedArray(shape, jnp.dtype(dtype)) for shape in (shapes if has_several else [shapes])]
         return avals if has_several else avals[0]
 
-    primitive.def_abstract_eval(find_avals)
-    primitive.def_impl(jax.jit(call, static_argnames=static))
-    mlir.register_lowering(primitive, mlir.lower_fun(call, multiple_results=has_several))
+    primitive = _make_primitive(name, call, find_avals, static, has_several=has_several)
     batching.primitive_batchers[primitive] = batched
     return primitive
 
 
 def declare_unbatched(
-    name: str, call: Callable[..., Any], shapes_of: Callable[..., list[jax.ShapeDtypeStruct]], xla: Callable[..., Any]
+    name: str,
+    call: Callable[..., Any],
+    shapes_of: Callable[..., list[jax.ShapeDtypeStruct]],
+    xla: Callable[..., Any],
+    *static: str,
 ) -> Primitive:
     """Declare a primitive for a single client; several are computed by XLA, which divides them among cores and devices.
 
@@ -78,9 +78,8 @@ def declare_unbatched(
         call: The function of arrays, which returns several.
         shapes_of: A function from the arguments of `call` to the shapes of its results.
         xla: The same function by XLA, whose derivatives are those of the primitive.
+        static: The names of settings.
     """
-    primitive = Primitive(name)
-    primitive.multiple_results = True
 
     def find_avals(*arguments: Array, **settings: Any) -> list[jax.core.ShapedArray]:
         return [jax.core.ShapedArray(x.shape, x.dtype) for x in shapes_of(*arguments, **settings)]
@@ -93,11 +92,20 @@ def declare_unbatched(
         tangents = tuple(map(ad.instantiate_zeros, tangents))
         return primitive.bind(*primals, **settings), jax.jvp(partial(xla, **settings), primals, tangents)[1]
 
-    primitive.def_abstract_eval(find_avals)
-    primitive.def_impl(lambda *arguments, **settings: jax.jit(partial(call, **settings))(*arguments))
-    mlir.register_lowering(primitive, mlir.lower_fun(call))
+    primitive = _make_primitive(name, call, find_avals, static, has_several=True)
     batching.primitive_batchers[primitive] = batched
     ad.primitive_jvps[primitive] = differentiate
+    return primitive
+
+
+def _make_primitive(
+    name: str, call: Callable[..., Any], find_avals: Callable[..., Any], static: tuple[str, ...], *, has_several: bool
+) -> Primitive:
+    primitive = Primitive(name)
+    primitive.multiple_results = has_several
+    primitive.def_abstract_eval(find_avals)
+    primitive.def_impl(jax.jit(call, static_argnames=static))
+    mlir.register_lowering(primitive, mlir.lower_fun(call, multiple_results=has_several))
     return primitive
 
 

@@ -1,4 +1,4 @@
-"""Whether all numbers are finite, with and without the kernel."""
+"""The check for finite numbers, with and without the kernel."""
 
 import jax
 import jax.numpy as jnp

@@ -1,6 +1,5 @@
 """Compilation of native kernels, and the reason if it is impossible."""
 
-import shutil
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,7 @@ from fedjax_het.models._native.convolution import SOURCE
 SOURCES = sorted(Path(fedjax_het.__file__).parent.rglob("*.cc"))
 
 
-@pytest.mark.skipif(not any(map(shutil.which, kernels.COMPILERS)), reason="no C++ compiler")
+@pytest.mark.skipif(kernels.find_compiler() is None, reason="no C++ compiler")
 @pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.stem)
 def test_kernels_compile_where_there_is_a_compiler(source, monkeypatch):
     """Elsewhere, XLA computes the same without a word, and the tests of the kernels are skipped."""

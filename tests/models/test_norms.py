@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import linen as nn
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -131,6 +132,18 @@ def test_the_norm_none_is_the_identity():
 def test_an_unknown_norm_is_refused():
     with pytest.raises(InputError, match="Did you mean 'group'"):
         norm("groups")
+
+
+@pytest.mark.parametrize(("ours", "flax"), [(LayerNorm, nn.LayerNorm), (RMSNorm, nn.RMSNorm)])
+def test_norms_of_channels_are_those_of_flax_with_equal_gradients(ours, flax):
+    x = 1.0 + jax.random.normal(make_key(0), (2, 3, 8))
+    params = jax.tree.map(lambda leaf: leaf + jnp.arange(8.0), flax().init(make_key(1), x))
+
+    def loss(norm, params, x):
+        return jnp.sum(jnp.sin(norm(epsilon=1e-3).apply(params, x)))
+
+    values = [jax.jit(jax.value_and_grad(partial(loss, norm), argnums=(0, 1)))(params, x) for norm in (ours, flax)]
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5), *values)
 
 
 MASK = jnp.array([1.0, 1.0, 0.0, 1.0])

@@ -116,7 +116,7 @@ def _differentiate(primals: tuple[Array, ...], tangents: tuple[Array, ...], *, e
 
 
 _forward, _backward = (
-    declare_unbatched(symbol, partial(_call, symbol), _shapes, xla)
+    declare_unbatched(symbol, partial(_call, symbol), _shapes, xla, "epsilon")
     for symbol, xla in zip(_SYMBOLS, (_forward_by_xla, _pull_by_xla), strict=True)
 )
 _push = declare_unbatched(
@@ -124,6 +124,7 @@ _push = declare_unbatched(
     _push_by_xla,
     lambda tangent, *_, epsilon: [jax.ShapeDtypeStruct(tangent.shape, tangent.dtype)],
     _push_by_xla,
+    "epsilon",
 )
 ad.primitive_jvps[_forward] = _differentiate
 ad.primitive_transposes[_push] = _pull
