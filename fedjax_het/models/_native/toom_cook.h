@@ -89,37 +89,75 @@ struct Maps {
   static constexpr auto output_back = Transposed(output);
 };
 
-// Entry i of m times a column of vectors; what is multiplied with zero is left out at compile time.
-template <const auto& m, int C, typename V>
-static inline V Row(int i, const V (&column)[C]) {
-  V sum = {};
+// m times a column of vectors. The points come in pairs p, -p: their rows differ in the signs of odd entries, and so do
+// their columns of a transposed matrix, so that a pair takes the products of one point. What is multiplied with zero is
+// left out at compile time.
+template <const auto& m, int R, int C, typename V>
+static inline void Multiply(const V (&column)[C], V (&out)[R]) {
+  if constexpr (R >= C) {
+    const auto sum = [&](int i, int first, int step) {
+      V total = {};
 #pragma GCC unroll 8
-  for (int k = 0; k < C; ++k)
-    if (m.at[i][k] != 0) sum += m.at[i][k] * column[k];
-  return sum;
+      for (int k = first; k < C; k += step)
+        if (m.at[i][k] != 0) total += m.at[i][k] * column[k];
+      return total;
+    };
+    out[0] = sum(0, 0, 1);
+    out[R - 1] = sum(R - 1, 0, 1);
+#pragma GCC unroll 8
+    for (int i = 1; i < R - 1; i += 2) {
+      const V even = sum(i, 0, 2), odd = sum(i, 1, 2);
+      out[i] = even + odd;
+      out[i + 1] = even - odd;
+    }
+  } else {
+    V even[C], odd[C];
+    even[0] = odd[0] = column[0];
+    even[C - 1] = odd[C - 1] = column[C - 1];
+#pragma GCC unroll 8
+    for (int k = 1; k < C - 1; k += 2) {
+      even[k] = column[k] + column[k + 1];
+      odd[k] = column[k] - column[k + 1];
+    }
+#pragma GCC unroll 8
+    for (int i = 0; i < R; ++i) {
+      out[i] = V{};
+#pragma GCC unroll 8
+      for (int k = 0; k < C; ++k)
+        if (m.at[i][k] != 0 && (k % 2 || k == 0 || k == C - 1)) out[i] += m.at[i][k] * (i % 2 ? odd : even)[k];
+    }
+  }
 }
 
-// m X m' for `lanes` square matrices X side by side; the entries of one lie `from_entry` and `to_entry` floats apart.
-// Whole vectors are read and written: up to kWide - 1 floats behind the last lane.
-template <const auto& m>
-static inline void Sandwich(const float* from, int64_t from_entry, float* to, int64_t to_entry, int64_t lanes) {
+// m X m' for `lanes` square matrices X side by side, of which entry e stands at from(e) and the result's at to(e). Whole
+// vectors are read and written: up to kWide - 1 floats behind the last lane.
+template <const auto& m, typename From, typename To>
+static inline void Sandwich(From from, To to, int64_t lanes) {
   typedef typename Vector<kWide>::Type V;
   constexpr int R = sizeof(m.at) / sizeof(m.at[0]), C = sizeof(m.at[0]) / sizeof(float);
   for (int64_t lane = 0; lane < lanes; lane += kWide) {
-    V half[R][C];
+    V half[R][C], line[R];
 #pragma GCC unroll 8
     for (int j = 0; j < C; ++j) {
       V column[C];
 #pragma GCC unroll 8
-      for (int k = 0; k < C; ++k) column[k] = *reinterpret_cast<const V*>(from + (k * C + j) * from_entry + lane);
+      for (int k = 0; k < C; ++k) column[k] = *reinterpret_cast<const V*>(from(k * C + j) + lane);
+      Multiply<m>(column, line);
 #pragma GCC unroll 8
-      for (int i = 0; i < R; ++i) half[i][j] = Row<m, C>(i, column);
+      for (int i = 0; i < R; ++i) half[i][j] = line[i];
     }
 #pragma GCC unroll 8
-    for (int i = 0; i < R; ++i)
+    for (int i = 0; i < R; ++i) {
+      Multiply<m>(half[i], line);
 #pragma GCC unroll 8
-      for (int j = 0; j < R; ++j) *reinterpret_cast<V*>(to + (i * R + j) * to_entry + lane) = Row<m, C>(j, half[i]);
+      for (int j = 0; j < R; ++j) *reinterpret_cast<V*>(to(i * R + j) + lane) = line[j];
+    }
   }
+}
+
+// Entries at equal distances.
+static inline auto Spaced(float* first, int64_t step) {
+  return [=](int e) { return first + e * step; };
 }
 
 }  // namespace winograd

@@ -61,7 +61,7 @@ struct Blocks {
 
   // As many tiles as the cache of a core holds planes of; where that is few, as many as make reading kernels worth it.
   int64_t Size() const {
-    const int64_t fitting = (1 << 17) / (kPlanes<K> * (s.channels + group)) / kTile * kTile;
+    const int64_t kept = (1 << 17) / (kPlanes<K> * (s.channels + group)), fitting = (kept + kTile - 1) / kTile * kTile;
     return std::min(count, fitting >= 2 * kTile ? std::min<int64_t>(fitting, 8 * kTile) : 8 * kTile);
   }
 
@@ -88,30 +88,52 @@ struct Blocks {
 using Floats = std::unique_ptr<float[]>;
 static inline Floats Room(int64_t count) { return Floats(new float[count + kWide]); }
 
-// `lanes` channels of `side` x `side` pixels of an image, from row `top` and column `left` on; zeros outside of it.
-static inline void Window(const float* image, int64_t height, int64_t width, int64_t channels, int64_t top,
-                          int64_t left, int side, int64_t lanes, float* to, int64_t to_entry) {
-  for (int i = 0; i < side; ++i)
-    for (int j = 0; j < side; ++j, to += to_entry) {
+// visit(entry, pixel) for a tile of Side x Side pixels of an image, from row `top` and column `left` on; null outside.
+template <int Side, typename Pixel, typename Visit>
+static inline void EachPixel(Pixel* image, int64_t height, int64_t width, int64_t channels, int64_t top, int64_t left,
+                             Visit&& visit) {
+  for (int i = 0; i < Side; ++i)
+    for (int j = 0; j < Side; ++j) {
       const int64_t row = top + i, column = left + j;
-      if (row < 0 || row >= height || column < 0 || column >= width)
-        std::fill(to, to + lanes, 0.0f);
-      else
-        std::memcpy(to, image + (row * width + column) * channels, 4 * lanes);
+      const bool is_inside = row >= 0 && row < height && column >= 0 && column < width;
+      visit(i * Side + j, is_inside ? image + (row * width + column) * channels : nullptr);
     }
 }
 
+// Stands in for pixels outside of the image, and for those whose channels do not fill registers: all others are read and
+// written in place.
+class Spare {
+ public:
+  Spare(int64_t lanes, int entries)
+      : room(lanes + kWide), zeros(new float[room]()), pixels(Room(entries * room)) {}
+
+  const float* ToRead(int entry, const float* pixel, int64_t lanes) const {
+    if (!pixel) return zeros.get();
+    return lanes % kWide ? static_cast<const float*>(std::memcpy(At(entry), pixel, 4 * lanes)) : pixel;
+  }
+
+  float* ToWrite(int entry, float* pixel, int64_t lanes) const {
+    return pixel && lanes % kWide == 0 ? pixel : At(entry);
+  }
+
+ private:
+  float* At(int entry) const { return pixels.get() + entry * room; }
+
+  int64_t room;
+  Floats zeros, pixels;
+};
+
 // The planes of a block of x: planes[p][tile][channel].
 template <int K>
-static void PlanesOfInput(const Blocks<K>& b, const float* x, int64_t first, int64_t count, float* window,
+static void PlanesOfInput(const Blocks<K>& b, const float* x, int64_t first, int64_t count, const Spare& spare,
                           float* planes) {
   const Shape& s = b.s;
   for (int64_t t = 0; t < count; ++t)
     b.At(first + t, [&](int64_t image, int64_t row, int64_t column) {
-      const int64_t lanes = s.channels + kWide;
-      Window(x + image * s.height * s.width * s.channels, s.height, s.width, s.channels, row - s.top, column - s.left,
-             kSide<K>, s.channels, window, lanes);
-      Sandwich<Maps<K>::input>(window, lanes, planes + t * s.channels, b.x_plane, s.channels);
+      const float* at[kPlanes<K>];
+      EachPixel<kSide<K>>(x + image * s.height * s.width * s.channels, s.height, s.width, s.channels, row - s.top,
+                          column - s.left, [&](int e, const float* x) { at[e] = spare.ToRead(e, x, s.channels); });
+      Sandwich<Maps<K>::input>([&](int e) { return at[e]; }, Spaced(planes + t * s.channels, b.x_plane), s.channels);
     });
 }
 
@@ -120,7 +142,8 @@ static void Convolve(const Shape& s, const float* x, const float* kernel, float*
   constexpr int P = kPlanes<K>;
   const Blocks<K> b{s};
   Floats k_planes = Room(P * b.k_plane), x_planes = Room(P * b.x_plane), y_planes = Room(P * b.y_plane);
-  Floats window = Room(P * (s.channels + b.group + kWide)), k_panel = Room(K * K * s.channels * b.panel);
+  const Spare spare(std::max(s.channels, b.group), P);
+  Floats k_panel = Room(K * K * s.channels * b.panel);
   b.EachGroup([&](int64_t first_feature, int64_t features) {
     // (c, f) pairs of a panel are the lanes: planes[p][panel][c][f].
     for (int64_t f = 0; f < features; f += b.panel) {
@@ -130,11 +153,11 @@ static void Convolve(const Shape& s, const float* x, const float* kernel, float*
         std::memcpy(to, kernel + line * s.features + first_feature + f, 4 * width);
         std::fill(to + width, to + b.panel, 0.0f);
       }
-      Sandwich<Maps<K>::kernel>(k_panel.get(), s.channels * b.panel, k_planes.get() + f * s.channels, b.k_plane,
-                                s.channels * b.panel);
+      Sandwich<Maps<K>::kernel>(Spaced(k_panel.get(), s.channels * b.panel),
+                                Spaced(k_planes.get() + f * s.channels, b.k_plane), s.channels * b.panel);
     }
     b.EachBlock([&](int64_t first, int64_t count) {
-      if (!first_feature || b.count > b.size) PlanesOfInput(b, x, first, count, window.get(), x_planes.get());
+      if (!first_feature || b.count > b.size) PlanesOfInput(b, x, first, count, spare, x_planes.get());
       for (int p = 0; p < P; ++p)
         for (int64_t f = 0; f < features; f += b.panel)
           for (int64_t c = 0; c < s.channels; c += kSummed)
@@ -146,12 +169,16 @@ static void Convolve(const Shape& s, const float* x, const float* kernel, float*
             });
       for (int64_t t = 0; t < count; ++t)
         b.At(first + t, [&](int64_t image, int64_t row, int64_t column) {
-          Sandwich<Maps<K>::output>(y_planes.get() + t * b.group, b.y_plane, window.get(), b.group, features);
-          float* const to = y + ((image * s.out_height + row) * s.out_width + column) * s.features + first_feature;
-          for (int64_t i = 0; i < std::min<int64_t>(kOut, s.out_height - row); ++i)
-            for (int64_t j = 0; j < std::min<int64_t>(kOut, s.out_width - column); ++j)
-              std::memcpy(to + (i * s.out_width + j) * s.features, window.get() + (i * kOut + j) * b.group,
-                          4 * features);
+          float *at[kOut * kOut], *const out = y + image * s.out_height * s.out_width * s.features + first_feature;
+          const auto each = [&](auto visit) {
+            EachPixel<kOut>(out, s.out_height, s.out_width, s.features, row, column, visit);
+          };
+          each([&](int e, float* y) { at[e] = spare.ToWrite(e, y, features); });
+          Sandwich<Maps<K>::output>(Spaced(y_planes.get() + t * b.group, b.y_plane), [&](int e) { return at[e]; },
+                                    features);
+          each([&](int e, float* y) {
+            if (y && y != at[e]) std::memcpy(y, at[e], 4 * features);
+          });
         });
     });
   });
@@ -162,16 +189,20 @@ static void KernelGradient(const Shape& s, const float* x, const float* y, float
   constexpr int P = kPlanes<K>;
   const Blocks<K> b{s};
   Floats k_planes = Room(P * b.k_plane), x_planes = Room(P * b.x_plane), y_planes = Room(P * b.y_plane);
-  Floats window = Room(P * (s.channels + b.group + kWide)), k_panel = Room(K * K * s.channels * b.panel);
+  const Spare spare(std::max(s.channels, b.group), P);
+  Floats k_panel = Room(K * K * s.channels * b.panel);
   b.EachGroup([&](int64_t first_feature, int64_t features) {
     std::fill(k_planes.get(), k_planes.get() + P * b.k_plane, 0.0f);
     b.EachBlock([&](int64_t first, int64_t count) {
-      if (!first_feature || b.count > b.size) PlanesOfInput(b, x, first, count, window.get(), x_planes.get());
+      if (!first_feature || b.count > b.size) PlanesOfInput(b, x, first, count, spare, x_planes.get());
       for (int64_t t = 0; t < count; ++t)
         b.At(first + t, [&](int64_t image, int64_t row, int64_t column) {
-          Window(y + image * s.out_height * s.out_width * s.features + first_feature, s.out_height, s.out_width,
-                 s.features, row, column, kOut, features, window.get(), b.group);
-          Sandwich<Maps<K>::output_back>(window.get(), b.group, y_planes.get() + t * b.group, b.y_plane, b.group);
+          const float* at[kOut * kOut];
+          EachPixel<kOut>(y + image * s.out_height * s.out_width * s.features + first_feature, s.out_height,
+                          s.out_width, s.features, row, column,
+                          [&](int e, const float* y) { at[e] = spare.ToRead(e, y, features); });
+          Sandwich<Maps<K>::output_back>([&](int e) { return at[e]; }, Spaced(y_planes.get() + t * b.group, b.y_plane),
+                                         features);
         });
       for (int p = 0; p < P; ++p)
         for (int64_t f = 0; f < features; f += b.panel)
@@ -183,8 +214,8 @@ static void KernelGradient(const Shape& s, const float* x, const float* y, float
     });
     for (int64_t f = 0; f < features; f += b.panel) {
       const int64_t width = std::min(b.panel, features - f);
-      Sandwich<Maps<K>::kernel_back>(k_planes.get() + f * s.channels, b.k_plane, k_panel.get(), s.channels * b.panel,
-                                     s.channels * b.panel);
+      Sandwich<Maps<K>::kernel_back>(Spaced(k_planes.get() + f * s.channels, b.k_plane),
+                                     Spaced(k_panel.get(), s.channels * b.panel), s.channels * b.panel);
       for (int64_t line = 0; line < K * K * s.channels; ++line)
         std::memcpy(kernel + line * s.features + first_feature + f, k_panel.get() + line * b.panel, 4 * width);
     }
