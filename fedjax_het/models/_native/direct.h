@@ -8,8 +8,6 @@
 
 #pragma once
 
-#include <vector>
-
 #include "tiles.h"
 
 namespace direct {
@@ -65,7 +63,7 @@ static void Pack(const float* from, int64_t lines, int64_t features, int64_t fir
 
 template <int W, int N>
 static void Convolve(const Shape& s, const float* x, const float* kernel, float* y) {
-  std::vector<float> panel(s.rows * s.run() * W * N);
+  const Room panel(s.rows * s.run() * W * N);
   const float* end = y + s.images * s.out_height * s.out_width * s.features;
   for (int64_t f = 0; f < s.features; f += W * N) {
     Pack<W, N>(kernel, s.rows * s.run(), s.features, f, panel.data());
@@ -87,7 +85,7 @@ static void Convolve(const Shape& s, const float* x, const float* kernel, float*
 template <int W, int N>
 static void KernelGradient(const Shape& s, const float* x, const float* y, float* kernel) {
   const int64_t pixels = s.out_height * s.out_width;
-  std::vector<float> panel(pixels * W * N);
+  const Room panel(pixels * W * N);
   std::fill(kernel, kernel + s.rows * s.run() * s.features, 0.0f);
   for (int64_t image = 0; image < s.images; ++image)
     for (int64_t f = 0; f < s.features; f += W * N) {

@@ -2,8 +2,6 @@
 // product with the recurrent weights has as many rows as the batch has sequences, too few to pay for packing them at
 // every position: they are packed once for all.
 
-#include <vector>
-
 #include "tiles.h"
 #include "xla/ffi/api/ffi.h"
 
@@ -41,6 +39,7 @@ class Panels {
   // Element (i, j) is from[i * row + j * column].
   Panels(const float* from, int64_t depth, int64_t columns, int64_t row, int64_t column)
       : depth_(depth), columns_(columns), packed_(Count() * depth * kColumns) {
+    packed_.Clear();
     const int64_t outer = row < column ? columns : depth, inner = row < column ? depth : columns;  // contiguous
     for (int64_t a = 0; a < outer; ++a)
       for (int64_t b = 0; b < inner; ++b) {
@@ -69,7 +68,7 @@ class Panels {
   int64_t Count() const { return (columns_ + kColumns - 1) / kColumns; }
 
   int64_t depth_, columns_;
-  std::vector<float> packed_;
+  Room packed_;
 };
 
 struct Shape {
@@ -85,11 +84,11 @@ static Shape Described(const Buffer& states) {
 static ffi::Error Forward(Buffer received, Buffer recurrent, Result hidden, Result previous, Result gates, Result cell) {
   const Shape s = Described(*hidden);
   const int64_t units = s.units, width = 4 * units, stride = units + kGap;
-  std::vector<float> last(s.batch * stride), product(s.batch * (width + kGap));
+  const Room last(s.batch * stride), product(s.batch * (width + kGap));
   for (int64_t g = 0; g < s.groups; ++g) {
     const Panels weights(recurrent.typed_data() + g * units * width, units, width, width, 1);
-    std::fill(last.begin(), last.end(), 0.0f);
-    std::fill(product.begin(), product.end(), 0.0f);
+    last.Clear();
+    product.Clear();
     for (int64_t t = 0; t < s.length; ++t) {
       if (t > 0) weights.Multiply(last.data(), s.batch, stride, product.data(), width + kGap);
       for (int64_t b = 0; b < s.batch; ++b)
@@ -119,11 +118,11 @@ static ffi::Error Forward(Buffer received, Buffer recurrent, Result hidden, Resu
 static ffi::Error Backward(Buffer gradient, Buffer gates, Buffer cell, Buffer recurrent, Result received) {
   const Shape s = Described(gradient);
   const int64_t units = s.units, width = 4 * units, stride = width + kGap;
-  std::vector<float> change(s.batch * stride), hidden(s.batch * units), held(s.batch * units);
+  const Room change(s.batch * stride), hidden(s.batch * units), held(s.batch * units);
   for (int64_t g = 0; g < s.groups; ++g) {
     const Panels weights(recurrent.typed_data() + g * units * width, width, units, 1, width);
-    std::fill(hidden.begin(), hidden.end(), 0.0f);
-    std::fill(held.begin(), held.end(), 0.0f);
+    hidden.Clear();
+    held.Clear();
     for (int64_t t = s.length - 1; t >= 0; --t) {
       for (int64_t b = 0; b < s.batch; ++b)
         for (int64_t j = 0; j < units; j += kWide) {

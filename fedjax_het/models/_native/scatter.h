@@ -8,8 +8,6 @@
 
 #pragma once
 
-#include <vector>
-
 #include "tiles.h"
 
 namespace scatter {
@@ -32,8 +30,9 @@ static void Tile(const float* x, int64_t x_row, int64_t channels, const float* p
 
 // The lanes of each row of the kernel in panels, the last filled up with zeros: [row, panel, channel, lane]. They begin
 // with the output that sees a pixel in its last column.
-static std::vector<float> Pack(const Shape& s, const float* kernel, int64_t panels, int64_t lanes) {
-  std::vector<float> packed(s.rows * panels * s.channels * lanes, 0.0f);
+static Room Pack(const Shape& s, const float* kernel, int64_t panels, int64_t lanes) {
+  Room packed(s.rows * panels * s.channels * lanes);
+  packed.Clear();
   for (int64_t ky = 0; ky < s.rows; ++ky)
     for (int64_t c = 0; c < s.channels; ++c)
       for (int64_t i = 0; i < s.columns * s.features; ++i) {
@@ -48,13 +47,13 @@ template <int N>
 static void Convolve(const Shape& s, const float* x, const float* kernel, float* y) {
   constexpr int64_t lanes = N * kWide;
   const int64_t panels = (s.columns * s.features + lanes - 1) / lanes, margin = s.columns - 1;
-  const std::vector<float> packed = Pack(s, kernel, panels, lanes);
+  const Room packed = Pack(s, kernel, panels, lanes);
   // The output with columns on either side, for what falls outside.
   const int64_t line = (std::max(s.out_width, s.width + s.left) + 2 * margin) * s.features + lanes;
-  std::vector<float> out(s.out_height * line);
+  const Room out(s.out_height * line);
   for (int64_t image = 0; image < s.images; ++image) {
     const float* from = x + image * s.height * s.width * s.channels;
-    std::fill(out.begin(), out.end(), 0.0f);
+    out.Clear();
     for (int64_t column = 0; column < s.width; ++column)
       for (int64_t ky = 0; ky < s.rows; ++ky) {
         const int64_t first = std::max<int64_t>(0, ky - s.top), last = std::min(s.height, s.out_height + ky - s.top);

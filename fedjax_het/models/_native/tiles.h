@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <memory>
 #include <type_traits>
 
 #ifdef __AVX512VL__
@@ -24,6 +25,23 @@ struct Vector {
 };
 
 typedef Vector<kWide>::Type Floats;
+
+// Floats without values, with a register behind them, from the beginning of a cache line on: a register that lies in two
+// lines takes twice as long to read or write.
+class Room {
+ public:
+  explicit Room(int64_t count) : count_(count), lines_(new Line[(count + kWide) / 16 + 1]) {}
+  float* data() const { return lines_[0].floats; }
+  float& operator[](int64_t i) const { return data()[i]; }
+  void Clear() const { std::fill(data(), data() + count_, 0.0f); }
+
+ private:
+  struct alignas(64) Line {
+    float floats[16];
+  };
+  int64_t count_;
+  std::unique_ptr<Line[]> lines_;
+};
 
 // Steps between rows that an address cannot hold: x86 adds one index times 1, 2, 4 or 8, so that one pointer serves three
 // rows. Where the step is a constant of the program, one serves all. The compiler would keep an offset for each row, in

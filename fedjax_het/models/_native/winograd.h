@@ -8,8 +8,6 @@
 
 #pragma once
 
-#include <memory>
-
 #include "toom_cook.h"
 
 namespace winograd {
@@ -51,7 +49,8 @@ struct Blocks {
   int64_t count = s.images * rows * columns;
   int64_t panel = s.features <= kWide ? kWide : 2 * kWide;
   int64_t group = Group(), size = Size();
-  int64_t x_plane = size * s.channels + kWide, y_plane = size * group, k_plane = s.channels * group;
+  // A register between planes, so that equal entries share no set of the cache.
+  int64_t x_plane = size * s.channels + kWide, y_plane = size * group + kWide, k_plane = s.channels * group + kWide;
 
   // As many features as kernels take 4 MB for, transformed, but at least a panel: a cache holds them between blocks.
   int64_t Group() const {
@@ -85,9 +84,6 @@ struct Blocks {
   }
 };
 
-using Floats = std::unique_ptr<float[]>;
-static inline Floats Room(int64_t count) { return Floats(new float[count + kWide]); }
-
 // visit(entry, pixel) for a tile of Side x Side pixels of an image, from row `top` and column `left` on; null outside.
 template <int Side, typename Pixel, typename Visit>
 static inline void EachPixel(Pixel* image, int64_t height, int64_t width, int64_t channels, int64_t top, int64_t left,
@@ -105,10 +101,12 @@ static inline void EachPixel(Pixel* image, int64_t height, int64_t width, int64_
 class Spare {
  public:
   Spare(int64_t lanes, int entries)
-      : room(lanes + kWide), zeros(new float[room]()), pixels(Room(entries * room)) {}
+      : room((lanes + kWide) / kWide * kWide), zeros(room), pixels(entries * room) {
+    zeros.Clear();
+  }
 
   const float* ToRead(int entry, const float* pixel, int64_t lanes) const {
-    if (!pixel) return zeros.get();
+    if (!pixel) return zeros.data();
     return lanes % kWide ? static_cast<const float*>(std::memcpy(At(entry), pixel, 4 * lanes)) : pixel;
   }
 
@@ -117,10 +115,10 @@ class Spare {
   }
 
  private:
-  float* At(int entry) const { return pixels.get() + entry * room; }
+  float* At(int entry) const { return pixels.data() + entry * room; }
 
   int64_t room;
-  Floats zeros, pixels;
+  Room zeros, pixels;
 };
 
 // The planes of a block of x: planes[p][tile][channel].
@@ -141,31 +139,31 @@ template <int K>
 static void Convolve(const Shape& s, const float* x, const float* kernel, float* y) {
   constexpr int P = kPlanes<K>;
   const Blocks<K> b{s};
-  Floats k_planes = Room(P * b.k_plane), x_planes = Room(P * b.x_plane), y_planes = Room(P * b.y_plane);
+  const Room k_planes(P * b.k_plane), x_planes(P * b.x_plane), y_planes(P * b.y_plane);
   const Spare spare(std::max(s.channels, b.group), P);
-  Floats k_panel = Room(K * K * s.channels * b.panel);
+  const Room k_panel(K * K * s.channels * b.panel);
   b.EachGroup([&](int64_t first_feature, int64_t features) {
     // (c, f) pairs of a panel are the lanes: planes[p][panel][c][f].
     for (int64_t f = 0; f < features; f += b.panel) {
       const int64_t width = std::min(b.panel, features - f);
       for (int64_t line = 0; line < K * K * s.channels; ++line) {
-        float* const to = k_panel.get() + line * b.panel;
+        float* const to = k_panel.data() + line * b.panel;
         std::memcpy(to, kernel + line * s.features + first_feature + f, 4 * width);
         std::fill(to + width, to + b.panel, 0.0f);
       }
-      Sandwich<Maps<K>::kernel>(Spaced(k_panel.get(), s.channels * b.panel),
-                                Spaced(k_planes.get() + f * s.channels, b.k_plane), s.channels * b.panel);
+      Sandwich<Maps<K>::kernel>(Spaced(k_panel.data(), s.channels * b.panel),
+                                Spaced(k_planes.data() + f * s.channels, b.k_plane), s.channels * b.panel);
     }
     b.EachBlock([&](int64_t first, int64_t count) {
-      if (!first_feature || b.count > b.size) PlanesOfInput(b, x, first, count, spare, x_planes.get());
+      if (!first_feature || b.count > b.size) PlanesOfInput(b, x, first, count, spare, x_planes.data());
       for (int p = 0; p < P; ++p)
         for (int64_t f = 0; f < features; f += b.panel)
           for (int64_t c = 0; c < s.channels; c += kSummed)
             Tiles(count, [&](int64_t t, auto r) {
               const auto product = c ? Product<r.value, true> : Product<r.value, false>;
-              product(b.panel, x_planes.get() + p * b.x_plane + t * s.channels + c, s.channels, 1,
-                      k_planes.get() + p * b.k_plane + f * s.channels + c * b.panel, b.panel,
-                      std::min(kSummed, s.channels - c), y_planes.get() + p * b.y_plane + t * b.group + f, b.group);
+              product(b.panel, x_planes.data() + p * b.x_plane + t * s.channels + c, s.channels, 1,
+                      k_planes.data() + p * b.k_plane + f * s.channels + c * b.panel, b.panel,
+                      std::min(kSummed, s.channels - c), y_planes.data() + p * b.y_plane + t * b.group + f, b.group);
             });
       for (int64_t t = 0; t < count; ++t)
         b.At(first + t, [&](int64_t image, int64_t row, int64_t column) {
@@ -174,7 +172,7 @@ static void Convolve(const Shape& s, const float* x, const float* kernel, float*
             EachPixel<kOut>(out, s.out_height, s.out_width, s.features, row, column, visit);
           };
           each([&](int e, float* y) { at[e] = spare.ToWrite(e, y, features); });
-          Sandwich<Maps<K>::output>(Spaced(y_planes.get() + t * b.group, b.y_plane), [&](int e) { return at[e]; },
+          Sandwich<Maps<K>::output>(Spaced(y_planes.data() + t * b.group, b.y_plane), [&](int e) { return at[e]; },
                                     features);
           each([&](int e, float* y) {
             if (y && y != at[e]) std::memcpy(y, at[e], 4 * features);
@@ -188,36 +186,36 @@ template <int K>
 static void KernelGradient(const Shape& s, const float* x, const float* y, float* kernel) {
   constexpr int P = kPlanes<K>;
   const Blocks<K> b{s};
-  Floats k_planes = Room(P * b.k_plane), x_planes = Room(P * b.x_plane), y_planes = Room(P * b.y_plane);
+  const Room k_planes(P * b.k_plane), x_planes(P * b.x_plane), y_planes(P * b.y_plane);
   const Spare spare(std::max(s.channels, b.group), P);
-  Floats k_panel = Room(K * K * s.channels * b.panel);
+  const Room k_panel(K * K * s.channels * b.panel);
   b.EachGroup([&](int64_t first_feature, int64_t features) {
-    std::fill(k_planes.get(), k_planes.get() + P * b.k_plane, 0.0f);
+    k_planes.Clear();
     b.EachBlock([&](int64_t first, int64_t count) {
-      if (!first_feature || b.count > b.size) PlanesOfInput(b, x, first, count, spare, x_planes.get());
+      if (!first_feature || b.count > b.size) PlanesOfInput(b, x, first, count, spare, x_planes.data());
       for (int64_t t = 0; t < count; ++t)
         b.At(first + t, [&](int64_t image, int64_t row, int64_t column) {
           const float* at[kOut * kOut];
           EachPixel<kOut>(y + image * s.out_height * s.out_width * s.features + first_feature, s.out_height,
                           s.out_width, s.features, row, column,
                           [&](int e, const float* y) { at[e] = spare.ToRead(e, y, features); });
-          Sandwich<Maps<K>::output_back>([&](int e) { return at[e]; }, Spaced(y_planes.get() + t * b.group, b.y_plane),
+          Sandwich<Maps<K>::output_back>([&](int e) { return at[e]; }, Spaced(y_planes.data() + t * b.group, b.y_plane),
                                          features);
         });
       for (int p = 0; p < P; ++p)
         for (int64_t f = 0; f < features; f += b.panel)
           Tiles(s.channels, [&](int64_t c, auto r) {
-            Product<r.value, true>(b.panel, x_planes.get() + p * b.x_plane + c, 1, s.channels,
-                                   y_planes.get() + p * b.y_plane + f, b.group, count,
-                                   k_planes.get() + p * b.k_plane + f * s.channels + c * b.panel, b.panel);
+            Product<r.value, true>(b.panel, x_planes.data() + p * b.x_plane + c, 1, s.channels,
+                                   y_planes.data() + p * b.y_plane + f, b.group, count,
+                                   k_planes.data() + p * b.k_plane + f * s.channels + c * b.panel, b.panel);
           });
     });
     for (int64_t f = 0; f < features; f += b.panel) {
       const int64_t width = std::min(b.panel, features - f);
-      Sandwich<Maps<K>::kernel_back>(Spaced(k_planes.get() + f * s.channels, b.k_plane),
-                                     Spaced(k_panel.get(), s.channels * b.panel), s.channels * b.panel);
+      Sandwich<Maps<K>::kernel_back>(Spaced(k_planes.data() + f * s.channels, b.k_plane),
+                                     Spaced(k_panel.data(), s.channels * b.panel), s.channels * b.panel);
       for (int64_t line = 0; line < K * K * s.channels; ++line)
-        std::memcpy(kernel + line * s.features + first_feature + f, k_panel.get() + line * b.panel, 4 * width);
+        std::memcpy(kernel + line * s.features + first_feature + f, k_panel.data() + line * b.panel, 4 * width);
     }
   });
 }
