@@ -156,7 +156,8 @@ static inline void Sandwich(From from, To to, int64_t lanes) {
 }
 
 // Entries at equal distances.
-static inline auto Spaced(float* first, int64_t step) {
+template <typename Entry>
+static inline auto Spaced(Entry* first, int64_t step) {
   return [=](int e) { return first + e * step; };
 }
 

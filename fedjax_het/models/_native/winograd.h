@@ -13,6 +13,7 @@
 namespace winograd {
 
 constexpr int64_t kSummed = 64;  // channels that one sum goes over; rounding would grow with the root of all channels
+constexpr int64_t kFew = 128;    // tiles, so few that transforming the kernel takes longer than the products
 
 // R rows of a product, `panel` features wide: into `to`, or added to it.
 template <int R, bool kAdds>
@@ -41,20 +42,25 @@ struct Shape {
   int64_t images, height, width, channels, features, out_height, out_width, top, left;
 };
 
-// The tiles of all images in one row, a block of them at a time, and the features, a group of panels at a time.
+// The tiles of all images in one row, a block of them at a time, the features, a group of panels at a time, and the
+// channels: of few tiles, which are one block, a slice of them at a time, whose kernels stay in the cache until their use.
 template <int K>
 struct Blocks {
   const Shape& s;
   int64_t rows = (s.out_height + kOut - 1) / kOut, columns = (s.out_width + kOut - 1) / kOut;
   int64_t count = s.images * rows * columns;
   int64_t panel = s.features <= kWide ? kWide : 2 * kWide;
-  int64_t group = Group(), size = Size();
+  bool is_few = count <= kFew;
+  int64_t slice = is_few ? std::min(kSummed, s.channels) : s.channels;
+  int64_t group = Group(), size = is_few ? count : Size();
   // A register between planes, so that equal entries share no set of the cache.
-  int64_t x_plane = size * s.channels + kWide, y_plane = size * group + kWide, k_plane = s.channels * group + kWide;
+  int64_t x_plane = size * s.channels + kWide, y_plane = size * group + kWide, k_plane = slice * group + kWide;
 
-  // As many features as kernels take 4 MB for, transformed, but at least a panel: a cache holds them between blocks.
+  // As many features as kernels take 4 MB for, transformed, but at least a panel: a cache holds them between blocks. The
+  // kernels of a slice take 1 MB.
   int64_t Group() const {
-    const int64_t fitting = (1 << 20) / (kPlanes<K> * s.channels * panel), panels = (s.features + panel - 1) / panel;
+    const int64_t fitting = (is_few ? 1 << 18 : 1 << 20) / (kPlanes<K> * slice * panel);
+    const int64_t panels = (s.features + panel - 1) / panel;
     return std::min(std::max<int64_t>(fitting, 1), panels) * panel;
   }
 
@@ -68,6 +74,12 @@ struct Blocks {
   template <typename Body>
   void EachGroup(Body&& body) const {
     for (int64_t first = 0; first < s.features; first += group) body(first, std::min(group, s.features - first));
+  }
+
+  // body(first channel, how many) for each slice.
+  template <typename Body>
+  void EachSlice(Body&& body) const {
+    for (int64_t first = 0; first < s.channels; first += slice) body(first, std::min(slice, s.channels - first));
   }
 
   // body(first tile, how many) for each block.
@@ -141,43 +153,52 @@ static void Convolve(const Shape& s, const float* x, const float* kernel, float*
   const Blocks<K> b{s};
   const Room k_planes(P * b.k_plane), x_planes(P * b.x_plane), y_planes(P * b.y_plane);
   const Spare spare(std::max(s.channels, b.group), P);
-  const Room k_panel(K * K * s.channels * b.panel);
-  b.EachGroup([&](int64_t first_feature, int64_t features) {
+  const Room k_panel(K * K * b.slice * b.panel);
+  const auto transform_kernel = [&](int64_t first_feature, int64_t features, int64_t first_channel, int64_t channels) {
     // (c, f) pairs of a panel are the lanes: planes[p][panel][c][f].
     for (int64_t f = 0; f < features; f += b.panel) {
       const int64_t width = std::min(b.panel, features - f);
-      for (int64_t line = 0; line < K * K * s.channels; ++line) {
-        float* const to = k_panel.data() + line * b.panel;
-        std::memcpy(to, kernel + line * s.features + first_feature + f, 4 * width);
-        std::fill(to + width, to + b.panel, 0.0f);
-      }
-      Sandwich<Maps<K>::kernel>(Spaced(k_panel.data(), s.channels * b.panel),
-                                Spaced(k_planes.data() + f * s.channels, b.k_plane), s.channels * b.panel);
+      for (int64_t k = 0; k < K * K; ++k)
+        for (int64_t c = 0; c < channels; ++c) {
+          float* const to = &k_panel[(k * b.slice + c) * b.panel];
+          std::memcpy(to, kernel + (k * s.channels + first_channel + c) * s.features + first_feature + f, 4 * width);
+          std::fill(to + width, to + b.panel, 0.0f);
+        }
+      Sandwich<Maps<K>::kernel>(Spaced(k_panel.data(), b.slice * b.panel), Spaced(&k_planes[f * b.slice], b.k_plane),
+                                channels * b.panel);
     }
-    b.EachBlock([&](int64_t first, int64_t count) {
-      if (!first_feature || b.count > b.size) PlanesOfInput(b, x, first, count, spare, x_planes.data());
-      for (int p = 0; p < P; ++p)
-        for (int64_t f = 0; f < features; f += b.panel)
-          for (int64_t c = 0; c < s.channels; c += kSummed)
-            Tiles(count, [&](int64_t t, auto r) {
-              const auto product = c ? Product<r.value, true> : Product<r.value, false>;
-              product(b.panel, x_planes.data() + p * b.x_plane + t * s.channels + c, s.channels, 1,
-                      k_planes.data() + p * b.k_plane + f * s.channels + c * b.panel, b.panel,
-                      std::min(kSummed, s.channels - c), y_planes.data() + p * b.y_plane + t * b.group + f, b.group);
-            });
-      for (int64_t t = 0; t < count; ++t)
-        b.At(first + t, [&](int64_t image, int64_t row, int64_t column) {
-          float *at[kOut * kOut], *const out = y + image * s.out_height * s.out_width * s.features + first_feature;
-          const auto each = [&](auto visit) {
-            EachPixel<kOut>(out, s.out_height, s.out_width, s.features, row, column, visit);
-          };
-          each([&](int e, float* y) { at[e] = spare.ToWrite(e, y, features); });
-          Sandwich<Maps<K>::output>(Spaced(y_planes.data() + t * b.group, b.y_plane), [&](int e) { return at[e]; },
-                                    features);
-          each([&](int e, float* y) {
-            if (y && y != at[e]) std::memcpy(y, at[e], 4 * features);
-          });
-        });
+  };
+  const auto write = [&](int64_t first_feature, int64_t features, int64_t tile, const float* planes) {
+    b.At(tile, [&](int64_t image, int64_t row, int64_t column) {
+      float *at[kOut * kOut], *const out = y + image * s.out_height * s.out_width * s.features + first_feature;
+      const auto each = [&](auto visit) {
+        EachPixel<kOut>(out, s.out_height, s.out_width, s.features, row, column, visit);
+      };
+      each([&](int e, float* y) { at[e] = spare.ToWrite(e, y, features); });
+      Sandwich<Maps<K>::output>(Spaced(planes, b.y_plane), [&](int e) { return at[e]; }, features);
+      each([&](int e, float* y) {
+        if (y && y != at[e]) std::memcpy(y, at[e], 4 * features);
+      });
+    });
+  };
+  b.EachGroup([&](int64_t first_feature, int64_t features) {
+    b.EachSlice([&](int64_t first_channel, int64_t channels) {
+      transform_kernel(first_feature, features, first_channel, channels);
+      b.EachBlock([&](int64_t first, int64_t count) {
+        if (b.count > b.size || !(first_feature || first_channel))
+          PlanesOfInput(b, x, first, count, spare, x_planes.data());
+        for (int p = 0; p < P; ++p)
+          for (int64_t f = 0; f < features; f += b.panel)
+            for (int64_t c = 0; c < channels; c += kSummed)
+              Tiles(count, [&](int64_t t, auto r) {
+                const auto product = first_channel + c ? Product<r.value, true> : Product<r.value, false>;
+                product(b.panel, &x_planes[p * b.x_plane + t * s.channels + first_channel + c], s.channels, 1,
+                        &k_planes[p * b.k_plane + f * b.slice + c * b.panel], b.panel, std::min(kSummed, channels - c),
+                        &y_planes[p * b.y_plane + t * b.group + f], b.group);
+              });
+        if (first_channel + channels < s.channels) return;
+        for (int64_t t = 0; t < count; ++t) write(first_feature, features, first + t, &y_planes[t * b.group]);
+      });
     });
   });
 }
@@ -188,35 +209,43 @@ static void KernelGradient(const Shape& s, const float* x, const float* y, float
   const Blocks<K> b{s};
   const Room k_planes(P * b.k_plane), x_planes(P * b.x_plane), y_planes(P * b.y_plane);
   const Spare spare(std::max(s.channels, b.group), P);
-  const Room k_panel(K * K * s.channels * b.panel);
-  b.EachGroup([&](int64_t first_feature, int64_t features) {
-    k_planes.Clear();
-    b.EachBlock([&](int64_t first, int64_t count) {
-      if (!first_feature || b.count > b.size) PlanesOfInput(b, x, first, count, spare, x_planes.data());
-      for (int64_t t = 0; t < count; ++t)
-        b.At(first + t, [&](int64_t image, int64_t row, int64_t column) {
-          const float* at[kOut * kOut];
-          EachPixel<kOut>(y + image * s.out_height * s.out_width * s.features + first_feature, s.out_height,
-                          s.out_width, s.features, row, column,
-                          [&](int e, const float* y) { at[e] = spare.ToRead(e, y, features); });
-          Sandwich<Maps<K>::output_back>([&](int e) { return at[e]; }, Spaced(y_planes.data() + t * b.group, b.y_plane),
-                                         features);
-        });
-      for (int p = 0; p < P; ++p)
-        for (int64_t f = 0; f < features; f += b.panel)
-          Tiles(s.channels, [&](int64_t c, auto r) {
-            Product<r.value, true>(b.panel, x_planes.data() + p * b.x_plane + c, 1, s.channels,
-                                   y_planes.data() + p * b.y_plane + f, b.group, count,
-                                   k_planes.data() + p * b.k_plane + f * s.channels + c * b.panel, b.panel);
-          });
+  const Room k_panel(K * K * b.slice * b.panel);
+  const auto read = [&](int64_t first_feature, int64_t features, int64_t tile, float* planes) {
+    b.At(tile, [&](int64_t image, int64_t row, int64_t column) {
+      const float* at[kOut * kOut];
+      EachPixel<kOut>(y + image * s.out_height * s.out_width * s.features + first_feature, s.out_height, s.out_width,
+                      s.features, row, column, [&](int e, const float* y) { at[e] = spare.ToRead(e, y, features); });
+      Sandwich<Maps<K>::output_back>([&](int e) { return at[e]; }, Spaced(planes, b.y_plane), features);
     });
-    for (int64_t f = 0; f < features; f += b.panel) {
-      const int64_t width = std::min(b.panel, features - f);
-      Sandwich<Maps<K>::kernel_back>(Spaced(k_planes.data() + f * s.channels, b.k_plane),
-                                     Spaced(k_panel.data(), s.channels * b.panel), s.channels * b.panel);
-      for (int64_t line = 0; line < K * K * s.channels; ++line)
-        std::memcpy(kernel + line * s.features + first_feature + f, k_panel.data() + line * b.panel, 4 * width);
-    }
+  };
+  b.EachGroup([&](int64_t first_feature, int64_t features) {
+    b.EachSlice([&](int64_t first_channel, int64_t channels) {
+      b.EachBlock([&](int64_t first, int64_t count) {
+        if (b.count > b.size || !(first_feature || first_channel))
+          PlanesOfInput(b, x, first, count, spare, x_planes.data());
+        if (!first_channel)
+          for (int64_t t = 0; t < count; ++t) read(first_feature, features, first + t, &y_planes[t * b.group]);
+        const auto multiply = [&](auto adds) {
+          for (int p = 0; p < P; ++p)
+            for (int64_t f = 0; f < features; f += b.panel)
+              Tiles(channels, [&](int64_t c, auto r) {
+                Product<r.value, adds.value>(b.panel, &x_planes[p * b.x_plane + first_channel + c], 1, s.channels,
+                                             &y_planes[p * b.y_plane + f], b.group, count,
+                                             &k_planes[p * b.k_plane + f * b.slice + c * b.panel], b.panel);
+              });
+        };
+        first ? multiply(std::true_type()) : multiply(std::false_type());
+      });
+      for (int64_t f = 0; f < features; f += b.panel) {
+        const int64_t width = std::min(b.panel, features - f);
+        Sandwich<Maps<K>::kernel_back>(Spaced(&k_planes[f * b.slice], b.k_plane),
+                                       Spaced(k_panel.data(), b.slice * b.panel), channels * b.panel);
+        for (int64_t k = 0; k < K * K; ++k)
+          for (int64_t c = 0; c < channels; ++c)
+            std::memcpy(kernel + (k * s.channels + first_channel + c) * s.features + first_feature + f,
+                        &k_panel[(k * b.slice + c) * b.panel], 4 * width);
+      }
+    });
   });
 }
 
