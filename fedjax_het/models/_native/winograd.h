@@ -13,6 +13,7 @@
 namespace winograd {
 
 constexpr int64_t kSummed = 64;  // channels that one sum goes over; rounding would grow with the root of all channels
+constexpr int64_t kTiles = 8 * kTile;  // that one sum goes over, in the gradient
 constexpr int64_t kFew = 128;    // tiles, so few that transforming the kernel takes longer than the products
 
 // R rows of a product, `panel` features wide: into `to`, or added to it.
@@ -67,7 +68,7 @@ struct Blocks {
   // As many tiles as the cache of a core holds planes of; where that is few, as many as make reading kernels worth it.
   int64_t Size() const {
     const int64_t kept = (1 << 17) / (kPlanes<K> * (s.channels + group)), fitting = (kept + kTile - 1) / kTile * kTile;
-    return std::min(count, fitting >= 2 * kTile ? std::min<int64_t>(fitting, 8 * kTile) : 8 * kTile);
+    return std::min(count, fitting >= 2 * kTile ? std::min(fitting, kTiles) : kTiles);
   }
 
   // body(first feature, how many) for each group.
@@ -225,16 +226,19 @@ static void KernelGradient(const Shape& s, const float* x, const float* y, float
           PlanesOfInput(b, x, first, count, spare, x_planes.data());
         if (!first_channel)
           for (int64_t t = 0; t < count; ++t) read(first_feature, features, first + t, &y_planes[t * b.group]);
-        const auto multiply = [&](auto adds) {
+        const auto multiply = [&](int64_t t, auto adds) {
           for (int p = 0; p < P; ++p)
             for (int64_t f = 0; f < features; f += b.panel)
               Tiles(channels, [&](int64_t c, auto r) {
-                Product<r.value, adds.value>(b.panel, &x_planes[p * b.x_plane + first_channel + c], 1, s.channels,
-                                             &y_planes[p * b.y_plane + f], b.group, count,
+                Product<r.value, adds.value>(b.panel, &x_planes[p * b.x_plane + t * s.channels + first_channel + c], 1,
+                                             s.channels,
+                                             &y_planes[p * b.y_plane + t * b.group + f], b.group,
+                                             std::min(kTiles, count - t),
                                              &k_planes[p * b.k_plane + f * b.slice + c * b.panel], b.panel);
               });
         };
-        first ? multiply(std::true_type()) : multiply(std::false_type());
+        for (int64_t t = 0; t < count; t += kTiles)
+          first + t ? multiply(t, std::true_type()) : multiply(t, std::false_type());
       });
       for (int64_t f = 0; f < features; f += b.panel) {
         const int64_t width = std::min(b.panel, features - f);
