@@ -13,7 +13,7 @@ from fedjax_het.errors import InputError
 from fedjax_het.models import from_flax
 from fedjax_het.models._resnet import ResNet
 from tests.golden.replay import client_data
-from tests.harness import CAPACITIES, PROMPTS, algorithm, every_algorithm, every_algorithm_slowly, supply
+from tests.harness import ADAPTERS, CAPACITIES, PROMPTS, algorithm, every_algorithm, every_algorithm_slowly, supply
 
 pytestmark = pytest.mark.extended
 
@@ -32,7 +32,8 @@ def trace(round, data):
 
 
 def check_round(name, network):
-    round = make_round(algorithm(name), network, 3, prepare=federation().prepare)
+    options = {"targets": "conv_*"} if name in ADAPTERS else {}
+    round = make_round(algorithm(name, **options), network, 3, prepare=federation().prepare)
     if name in [*PROMPTS, *CAPACITIES]:
         with pytest.raises(InputError, match=r"no text tower|batch norms keep running statistics"):
             trace(round, federation().data)
