@@ -28,6 +28,22 @@ static void Multiply(const Matrix& a, const float* b, int64_t columns, float* ou
   }
 }
 
+// out = a b, with W / 2 to W columns in one register, which reads the next row of b with its own; the last row is copied.
+template <int W>
+static void MultiplyShort(const Matrix& a, const float* b, int64_t columns, float* out) {
+  const int64_t others = a.count - 1;
+  const Floats last = LoadSome(b + others * columns, columns);
+  Tiles<kNarrowTile>(a.rows, [&](int64_t row, auto rows) {
+    constexpr int R = decltype(rows)::value;
+    typename Vector<W>::Type sums[R][1] = {};
+    const float* const left = a.data + row * a.row;
+    Accumulate<W, 1, R>(sums, left, a.row, a.next, b, columns, others);
+    Accumulate<W, 1, R>(sums, left + others * a.next, a.row, a.next, reinterpret_cast<const float*>(&last), 0, 1);
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r) StoreSome<W>(out + (row + r) * columns, sums[r][0], columns);
+  });
+}
+
 // For each group, which is a client of a batch, out = a b. `describe` gives a but for its data.
 template <typename Describe>
 static XLA_FFI_Error* Run(XLA_FFI_CallFrame* frame, Describe&& describe) {
@@ -39,10 +55,16 @@ static XLA_FFI_Error* Run(XLA_FFI_CallFrame* frame, Describe&& describe) {
     left.data = a.data + g * left.rows * left.count;
     const float* right = b.data + g * left.count * columns;
     float* to = out.data + g * left.rows * columns;
+    if constexpr (kWide == 16) {  // whose registers are stored in part
+      if (columns <= 16) {
+        columns <= 8 ? MultiplyShort<8>(left, right, columns, to) : MultiplyShort<16>(left, right, columns, to);
+        continue;
+      }
+    }
     if (columns < 8)
       Multiply<4, 2>(left, right, columns, to);
     else
-      Multiply<8, 2>(left, right, columns, to);
+      Multiply<kWide, 2>(left, right, columns, to);
   }
   return nullptr;
 }
