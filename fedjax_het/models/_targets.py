@@ -32,10 +32,9 @@ def choose_layers(layers: Mapping[str, type], patterns: Sequence[str]) -> list[s
     for pattern in patterns:
         matched = {path for path in known if matches(path, layers[path], pattern)}
         if not matched:
-            kinds = "dense layer" if pattern == "*" else "dense layer or convolution"
             raise InputError(
-                f"targets: '{pattern}' matches no {kinds} besides the head, which is trained as a whole. "
-                f"{nearest(pattern, sorted(known))}"
+                f"targets: '{pattern}' matches no dense layer {'' if pattern == '*' else 'or convolution '}besides the "
+                f"head, which is trained as a whole. {nearest(pattern, sorted(known))}"
             )
         chosen |= matched
     return sorted(chosen)

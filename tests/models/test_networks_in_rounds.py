@@ -32,8 +32,8 @@ def trace(round, data):
 
 
 def check_round(name, network):
-    options = {"targets": "conv_*"} if name in ADAPTERS else {}
-    round = make_round(algorithm(name, **options), network, 3, prepare=federation().prepare)
+    built = algorithm(name, **({"targets": "conv_*"} if name in ADAPTERS else {}))
+    round = make_round(built, network, 3, prepare=federation().prepare)
     if name in [*PROMPTS, *CAPACITIES]:
         with pytest.raises(InputError, match=r"no text tower|batch norms keep running statistics"):
             trace(round, federation().data)
