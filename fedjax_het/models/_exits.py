@@ -10,7 +10,7 @@ from flax import linen as nn
 
 from fedjax_het._internal.keys import make_key
 from fedjax_het.errors import InputError, nearest
-from fedjax_het.models._adaptations import split_off
+from fedjax_het.models._adaptations import split_off, vector_shapes
 from fedjax_het.models._dense import apply_dense, init_dense
 from fedjax_het.models._frozen import spare_leaves
 from fedjax_het.types import Array, Context, Key, Model, Named, Params, Variables
@@ -33,8 +33,8 @@ def with_exits(before: Sequence[str] | None = None) -> Callable[[Model], Model]:
             such as the blocks of a ResNet, but its classifier.
 
     Raises:
-        InputError: When the model is initialized: there is no such layer, its inputs are neither vectors nor images, or
-            the classifier is not a dense layer.
+        InputError: When the model is initialized: there is no such layer, its inputs are neither vectors nor images,
+            features are maps, or the classifier is not a dense layer.
     """
 
     def adapt(model: Model) -> Model:
@@ -58,6 +58,7 @@ def with_exits(before: Sequence[str] | None = None) -> Callable[[Model], Model]:
             kernel = variables["params"].get(LAST, {}).get("kernel")
             if kernel is None or kernel.ndim != 2:
                 raise InputError("exits: they need a network whose classifier is a dense layer. Choose another model.")
+            vector_shapes("exits", model, variables, inputs)
             context = Context(jnp.ones(inputs.shape[0]), jnp.zeros((), jnp.int32), make_key(0), False)
             shapes = jax.eval_shape(lambda variables: run(variables, inputs, context)[0], variables)
             heads = {

@@ -19,7 +19,7 @@ FEDERATION = data.toy(num_clients=3, num_classes=2, image=(16, 16, 1), masks=Tru
 OF_CLASSES = {
     *("fedpac", "fedsr", "fedproto", "feddecorr", "fedetf", "fpl"),
     *("fedmd", "feddistill", "fedtgp", "fedgen"),
-    *("feddbe", "fedas", "fedcp", "gpfl", "pfedfda", "knnper"),
+    *("feddbe", "fedas", "fedcp", "gpfl", "pfedfda", "knnper", "glfc", "depthfl"),
 }
 DISTILLED = {"feddf": {"distillation_steps": 2, "distillation_batch_size": 4}, "fedmd": {"sample_size": 8}}
 
@@ -50,8 +50,8 @@ def simulation(name, model=None, **options):
 @every_algorithm_slowly
 def test_every_algorithm_trains_on_masks_or_refuses_them(name):
     if name in [*OF_CLASSES, *PROMPTS, *ADAPTERS, *CAPACITIES]:
-        refusal = r"features (are|have shape)|no text tower|matches no dense layer|widths of its layers are not known|"
-        refusal += "expected one label per example"
+        refusal = r"features (are|have shape|that are)|no text tower|matches no dense layer|"
+        refusal += "widths of its layers are not known|expected one label per example"
         with pytest.raises(InputError, match=refusal):
             simulation(name)
         return

@@ -85,8 +85,8 @@ def test_every_algorithm_trains_on_sequences_or_refuses_them(name):
     chosen = federation()
     if name in [*OF_CLASSES, *PROMPTS, *ADAPTERS, *CAPACITIES, "harmofl", "feddg", "fedbn"]:
         refusal = (
-            r"no text tower|matches no dense layer|features (are|have shape)|needs? images|no layer of class BatchNorm|"
-            r"widths of its layers are not known|expected one label per example"
+            r"no text tower|matches no dense layer|features (are|have shape|that are)|(needs?|takes) images|"
+            r"no layer of class BatchNorm|widths of its layers are not known|expected one label per example"
         )
         with pytest.raises(InputError, match=refusal):
             simulation(name, chosen)
