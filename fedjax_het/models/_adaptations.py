@@ -164,12 +164,17 @@ def split_off(variables: Variables, *names: str) -> tuple[Params, Variables]:
 def vector_shapes(part: str, model: Model, variables: Variables, inputs: Array) -> tuple[jax.ShapeDtypeStruct, ...]:
     """The shapes of (features, logits) in evaluation mode; raises InputError if the features are not vectors."""
     features, logits = output_shapes(model, variables, inputs)
+    check_vectors(part, features)
+    return features, logits
+
+
+def check_vectors(part: str, features: jax.ShapeDtypeStruct) -> None:
+    """Raise InputError if features are not vectors."""
     if features.ndim != 2:
         raise InputError(
             f"{part}: features have shape {features.shape[1:]} per example; they need to be vectors. Use a model that "
             "classifies whole examples."
         )
-    return features, logits
 
 
 def with_feature_shape(model: Model) -> Model:

@@ -10,7 +10,7 @@ from flax import linen as nn
 
 from fedjax_het._internal.keys import make_key
 from fedjax_het.errors import InputError, nearest
-from fedjax_het.models._adaptations import split_off, vector_shapes
+from fedjax_het.models._adaptations import check_vectors, split_off
 from fedjax_het.models._dense import apply_dense, init_dense
 from fedjax_het.models._frozen import spare_leaves
 from fedjax_het.types import Array, Context, Key, Model, Named, Params, Variables
@@ -58,9 +58,9 @@ def with_exits(before: Sequence[str] | None = None) -> Callable[[Model], Model]:
             kernel = variables["params"].get(LAST, {}).get("kernel")
             if kernel is None or kernel.ndim != 2:
                 raise InputError("exits: they need a network whose classifier is a dense layer. Choose another model.")
-            vector_shapes("exits", model, variables, inputs)
             context = Context(jnp.ones(inputs.shape[0]), jnp.zeros((), jnp.int32), make_key(0), False)
-            shapes = jax.eval_shape(lambda variables: run(variables, inputs, context)[0], variables)
+            shapes, ((features, _), _) = jax.eval_shape(lambda variables: run(variables, inputs, context), variables)
+            check_vectors("exits", features)
             heads = {
                 name: init_dense(jax.random.fold_in(key, i), shapes[name].shape[1], kernel.shape[1], kernel.dtype)
                 for i, name in enumerate(sorted(shapes), start=1)
