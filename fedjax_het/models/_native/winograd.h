@@ -71,22 +71,22 @@ struct Blocks {
     return std::min(count, fitting >= 2 * kTile ? std::min(fitting, kTiles) : kTiles);
   }
 
-  // body(first feature, how many) for each group.
+  // body(first feature, how many) for each group; likewise channels for each slice, and tiles for each block.
   template <typename Body>
-  void EachGroup(Body&& body) const {
-    for (int64_t first = 0; first < s.features; first += group) body(first, std::min(group, s.features - first));
+  void EachGroup(Body&& body) const { Cut(s.features, group, body); }
+  template <typename Body>
+  void EachSlice(Body&& body) const { Cut(s.channels, slice, body); }
+  template <typename Body>
+  void EachBlock(Body&& body) const { Cut(count, size, body); }
+
+  template <typename Body>
+  static void Cut(int64_t total, int64_t part, Body&& body) {
+    for (int64_t first = 0; first < total; first += part) body(first, std::min(part, total - first));
   }
 
-  // body(first channel, how many) for each slice.
-  template <typename Body>
-  void EachSlice(Body&& body) const {
-    for (int64_t first = 0; first < s.channels; first += slice) body(first, std::min(slice, s.channels - first));
-  }
-
-  // body(first tile, how many) for each block.
-  template <typename Body>
-  void EachBlock(Body&& body) const {
-    for (int64_t first = 0; first < count; first += size) body(first, std::min(size, count - first));
+  // Whether the planes of a block's input are not those of the last group or slice: there is one room for all blocks.
+  bool IsInputNew(int64_t first_feature, int64_t first_channel) const {
+    return count > size || !(first_feature || first_channel);
   }
 
   // body(image, the tile's first row and column in the output).
@@ -186,8 +186,7 @@ static void Convolve(const Shape& s, const float* x, const float* kernel, float*
     b.EachSlice([&](int64_t first_channel, int64_t channels) {
       transform_kernel(first_feature, features, first_channel, channels);
       b.EachBlock([&](int64_t first, int64_t count) {
-        if (b.count > b.size || !(first_feature || first_channel))
-          PlanesOfInput(b, x, first, count, spare, x_planes.data());
+        if (b.IsInputNew(first_feature, first_channel)) PlanesOfInput(b, x, first, count, spare, x_planes.data());
         for (int p = 0; p < P; ++p)
           for (int64_t f = 0; f < features; f += b.panel)
             for (int64_t c = 0; c < channels; c += kSummed)
@@ -222,8 +221,7 @@ static void KernelGradient(const Shape& s, const float* x, const float* y, float
   b.EachGroup([&](int64_t first_feature, int64_t features) {
     b.EachSlice([&](int64_t first_channel, int64_t channels) {
       b.EachBlock([&](int64_t first, int64_t count) {
-        if (b.count > b.size || !(first_feature || first_channel))
-          PlanesOfInput(b, x, first, count, spare, x_planes.data());
+        if (b.IsInputNew(first_feature, first_channel)) PlanesOfInput(b, x, first, count, spare, x_planes.data());
         if (!first_channel)
           for (int64_t t = 0; t < count; ++t) read(first_feature, features, first + t, &y_planes[t * b.group]);
         const auto multiply = [&](int64_t t, auto adds) {
@@ -231,8 +229,7 @@ static void KernelGradient(const Shape& s, const float* x, const float* y, float
             for (int64_t f = 0; f < features; f += b.panel)
               Tiles(channels, [&](int64_t c, auto r) {
                 Product<r.value, adds.value>(b.panel, &x_planes[p * b.x_plane + t * s.channels + first_channel + c], 1,
-                                             s.channels,
-                                             &y_planes[p * b.y_plane + t * b.group + f], b.group,
+                                             s.channels, &y_planes[p * b.y_plane + t * b.group + f], b.group,
                                              std::min(kTiles, count - t),
                                              &k_planes[p * b.k_plane + f * b.slice + c * b.panel], b.panel);
               });
