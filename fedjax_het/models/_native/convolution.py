@@ -6,6 +6,7 @@ the same two.
 
 import functools
 import math
+from collections.abc import Iterator
 from pathlib import Path
 
 import jax
@@ -35,7 +36,7 @@ explain_missing_kernel = functools.partial(kernels.explain_missing, SOURCE, _SYM
 
 def convolve(x: Array, kernel: Array, stride: int = 1, pads: Pads = ((0, 0), (0, 0))) -> Array:
     """[n, h, w, c] with [kh, kw, c, f] -> [n, h', w', f], float32, on a CPU."""
-    return _convolve.bind(x, kernel, stride=stride, pads=pads)
+    return _convolve.bind(x, kernel, stride=stride, pads=pads, is_turned=False)
 
 
 def is_suitable(x_shape: tuple, kernel_shape: tuple, stride: int, pads: Pads) -> bool:
@@ -87,20 +88,16 @@ def select_algorithm(x_shape: tuple, kernel_shape: tuple, stride: int, pads: Pad
     return "scatter" if _is_scatter_faster(x_shape, y_shape, kernel_shape, stride, pads) else "direct"
 
 
-def _call(name: str, x: Array, other: Array, y_shape: tuple, kernel_shape: tuple, stride: int, pads: Pads) -> Array:
-    """By the direct algorithm, which takes the image padded, where no other is faster."""
-    out = jax.ShapeDtypeStruct(y_shape if name == "convolve" else kernel_shape, jnp.float32)
-    symbol = f"{select_algorithm(x.shape, kernel_shape, stride, pads)}_{name}"
-    if symbol not in _PADDING:
-        return kernels.prepare_call(f"direct_{name}", out)(_pad(x, pads), other, stride=np.int64(stride))
-    (top, _), (left, _) = pads
-    return kernels.prepare_call(symbol, out)(x, other, top=np.int64(top), left=np.int64(left))
-
-
-def _pad(x: Array, pads: Pads, between: int = 0) -> Array:
-    """Zeros around the images [..., h, w, c], and `between` their pixels."""
-    sides = [*[(0, 0, 0)] * (x.ndim - 3), *((*pad, between) for pad in pads), (0, 0, 0)]
-    return jax.lax.pad(x, np.zeros((), x.dtype), sides)
+def _call(algorithm: str, name: str, x: Array, other: Array, shape: tuple, stride: int, pads: Pads, **options) -> Array:
+    """By the direct algorithm, which takes the image padded, where the other has no such function."""
+    out = jax.ShapeDtypeStruct(shape, jnp.float32)
+    if (symbol := f"{algorithm}_{name}") in _PADDING:
+        (top, _), (left, _) = pads
+        return kernels.prepare_call(symbol, out)(x, other, top=np.int64(top), left=np.int64(left), **options)
+    padded = jax.lax.pad(
+        x, np.zeros((), x.dtype), [*[(0, 0, 0)] * (x.ndim - 3), *((*pad, 0) for pad in pads), (0, 0, 0)]
+    )
+    return kernels.prepare_call(f"direct_{name}", out)(padded, other, stride=np.int64(stride))
 
 
 def _out_shape(x_shape: tuple, kernel_shape: tuple, stride: int, pads: Pads) -> tuple:
@@ -114,47 +111,101 @@ def _kernel_shape(x, y, *, stride, pads, size):
     return *x.shape[:-4], *size, x.shape[-1], y.shape[-1]
 
 
-def _call_convolve(x, kernel, *, stride, pads):
-    return _call("convolve", x, kernel, _out_shape(x.shape, kernel.shape, stride, pads), kernel.shape, stride, pads)
+def _call_convolve(x, kernel, *, stride, pads, is_turned):
+    kernel_shape = _turned_shape(kernel.shape) if is_turned else kernel.shape
+    algorithm = select_algorithm(x.shape, kernel_shape, stride, pads)
+    options = {"is_turned": is_turned} if algorithm == "winograd" else {}
+    if is_turned and not options:
+        kernel = _turn(kernel)
+    return _call(
+        algorithm, "convolve", x, kernel, _out_shape(x.shape, kernel_shape, stride, pads), stride, pads, **options
+    )
 
 
 def _call_kernel_gradient(x, y, *, stride, pads, size):
     shape = _kernel_shape(x, y, stride=stride, pads=pads, size=size)
-    return _call("kernel_gradient", x, y, y.shape, shape, stride, pads)
+    return _call(select_algorithm(x.shape, shape, stride, pads), "kernel_gradient", x, y, shape, stride, pads)
 
 
-def _for_image(y: Array, kernel: Array, *, stride: int, pads: Pads, size: tuple[int, int]) -> Array:
-    """The transpose of x -> convolve(x, kernel): the kernel turned round over y, whose pixels stand `stride` apart."""
-    back = tuple(
-        (k - 1 - low, n + low - 1 - (count - 1) * stride)
-        for n, k, (low, _), count in zip(size, kernel.shape[-4:-2], pads, y.shape[-3:-1], strict=True)
+def _turn(kernel: Array) -> Array:
+    """By half a turn, and from [kh, kw, c, f] to [kh, kw, f, c]."""
+    return jnp.flip(kernel, (-4, -3)).swapaxes(-2, -1)
+
+
+def _turned_shape(shape: tuple) -> tuple:
+    return *shape[:-2], shape[-1], shape[-2]
+
+
+def _for_image(y: Array, kernel: Array, *, stride: int, pads: Pads, is_turned: bool, size: tuple[int, int]) -> Array:
+    """The transpose of x -> convolve(x, kernel): the kernel turned over y.
+
+    With a stride, pixels of x whose rows or columns have the same remainder see the same entries of the kernel.
+    """
+    height, width = (-(-n // stride) for n in size)
+    rows, columns = (
+        list(_find_phases(count, k, low, -(-n // stride), stride))
+        for count, k, (low, _), n in zip(y.shape[-3:-1], kernel.shape[-4:-2], pads, size, strict=True)
     )
-    spread = _pad(y, ((0, 0), (0, 0)), stride - 1) if stride > 1 else y
-    return _convolve.bind(spread, jnp.flip(kernel, (-4, -3)).swapaxes(-2, -1), stride=1, pads=back)
+    channels = kernel.shape[-1 if is_turned else -2]
+
+    def convolve_phase(row: tuple, column: tuple) -> Array:
+        (top, row_pads), (left, column_pads) = row, column
+        part = kernel[..., top::stride, left::stride, :, :] if stride > 1 else kernel
+        if 0 in part.shape:
+            return jnp.zeros((*y.shape[:-3], height, width, channels), y.dtype)
+        return _convolve.bind(y, part, stride=1, pads=(row_pads, column_pads), is_turned=not is_turned)
+
+    if stride == 1:
+        return convolve_phase(*rows, *columns)
+    phases = [jnp.stack([convolve_phase(row, column) for column in columns], axis=-2) for row in rows]
+    joined = jnp.stack(phases, axis=-4).reshape(*y.shape[:-3], height * stride, width * stride, channels)
+    return joined[..., : size[0], : size[1], :]
+
+
+def _find_phases(count: int, k: int, low: int, num: int, stride: int) -> Iterator[tuple[int, tuple[int, int]]]:
+    """For every remainder of `num` entries along an axis: the first entry of the kernel, and the pads of the output.
+
+    Entry r = first + stride u of the image sees entries top + stride t of the kernel, with the output's entry
+    u + offset - t.
+    """
+    for first in range(stride):
+        offset, top = divmod(first + low, stride)
+        entries = -(-(k - top) // stride)
+        yield top, (entries - 1 - offset, num + offset - count)
 
 
 _convolve = declare(
     "convolve",
     _call_convolve,
-    lambda x, kernel, stride, pads: _out_shape(x.shape, kernel.shape, stride, pads),
+    lambda x, kernel, stride, pads, is_turned: _out_shape(
+        x.shape, _turned_shape(kernel.shape) if is_turned else kernel.shape, stride, pads
+    ),
     (4, 4),
     "stride",
     "pads",
+    "is_turned",
     is_shared=True,
 )
 # The gradient of sum(y * convolve(x, kernel)) for a kernel of (height, width) `size`:
 # [n, h, w, c] with [n, h', w', f] -> [kh, kw, c, f]; both may have an axis of groups in front.
 _kernel_gradient = declare("kernel_gradient", _call_kernel_gradient, _kernel_shape, (4, 4), "stride", "pads", "size")
 
+
+def _for_kernel(x: Array, y: Array, *, is_turned: bool, **settings) -> Array:
+    """The transpose of kernel -> convolve(x, kernel)."""
+    gradient = _kernel_gradient.bind(x, y, **settings)
+    return _turn(gradient) if is_turned else gradient
+
+
 ad.defbilinear(
     _convolve,
     lambda ct, x, kernel, **static: _for_image(ct, kernel, **static, size=x.aval.shape[-3:-1]),
-    lambda ct, x, kernel, **static: _kernel_gradient.bind(x, ct, **static, size=kernel.aval.shape[-4:-2]),
+    lambda ct, x, kernel, **static: _for_kernel(x, ct, **static, size=kernel.aval.shape[-4:-2]),
 )
 ad.defbilinear(
     _kernel_gradient,
-    lambda ct, x, y, *, size, **static: _for_image(y, ct, **static, size=x.aval.shape[-3:-1]),
-    lambda ct, x, y, *, size, **static: _convolve.bind(x, ct, **static),
+    lambda ct, x, y, *, size, **static: _for_image(y, ct, **static, is_turned=False, size=x.aval.shape[-3:-1]),
+    lambda ct, x, y, *, size, **static: _convolve.bind(x, ct, **static, is_turned=False),
 )
 
 

@@ -39,11 +39,14 @@ static void GradientTile(const Shape& s, const float* x, const float* y, int64_t
     Accumulate<W, N, R>(sums, x + s.stride * oy * s.width * s.channels, std::integral_constant<int64_t, 1>(),
                         s.stride * s.channels, y + oy * s.out_width * y_pixel, y_pixel, s.out_width);
 #pragma GCC unroll 16
-  for (int r = 0; r < R; ++r) {
-    float line[W * N];
-    for (int v = 0; v < N; ++v) *reinterpret_cast<V*>(line + v * W) = sums[r][v];
-    for (int64_t f = 0; f < features; ++f) kernel[r * s.features + f] += line[f];
-  }
+  for (int r = 0; r < R; ++r, kernel += s.features)
+    if (features == W * N) {
+      for (int v = 0; v < N; ++v) *reinterpret_cast<V*>(kernel + v * W) += sums[r][v];
+    } else {
+      float line[W * N];
+      for (int v = 0; v < N; ++v) *reinterpret_cast<V*>(line + v * W) = sums[r][v];
+      for (int64_t f = 0; f < features; ++f) kernel[f] += line[f];
+    }
 }
 
 // Features in panels of W N. The last is filled up with the features of the next line, which are multiplied in vain, and

@@ -148,26 +148,42 @@ static void PlanesOfInput(const Blocks<K>& b, const float* x, int64_t first, int
     });
 }
 
+// Up to kWide channels of a panel of the kernel [K, K, channel, feature], or, turned by half a turn, of that which is
+// stored as [K, K, feature, channel]: block[k][c][f].
 template <int K>
-static void Convolve(const Shape& s, const float* x, const float* kernel, float* y) {
+static void ReadKernel(const Blocks<K>& b, bool is_turned, const float* kernel, int64_t first_channel, int64_t channels,
+                       int64_t first_feature, int64_t features, float* block) {
+  const Shape& s = b.s;
+  for (int64_t k = 0; k < K * K; ++k, block += kWide * b.panel)
+    if (is_turned) {
+      const float* from = kernel + ((K * K - 1 - k) * s.features + first_feature) * s.channels + first_channel;
+      for (int64_t f = 0; f < features; ++f, from += s.channels)
+        for (int64_t c = 0; c < channels; ++c) block[c * b.panel + f] = from[c];
+    } else {
+      const float* from = kernel + (k * s.channels + first_channel) * s.features + first_feature;
+      for (int64_t c = 0; c < channels; ++c, from += s.features)
+        for (int64_t f = 0; f < b.panel; f += kWide)
+          *reinterpret_cast<Floats*>(block + c * b.panel + f) = LoadSome(from + f, features - f);
+    }
+}
+
+template <int K>
+static void Convolve(const Shape& s, bool is_turned, const float* x, const float* kernel, float* y) {
   constexpr int P = kPlanes<K>;
   const Blocks<K> b{s};
   const Room k_planes(P * b.k_plane), x_planes(P * b.x_plane), y_planes(P * b.y_plane);
   const Spare spare(std::max(s.channels, b.group), P);
-  const Room k_panel(K * K * b.slice * b.panel);
+  const Room block(K * K * kWide * b.panel);
   const auto transform_kernel = [&](int64_t first_feature, int64_t features, int64_t first_channel, int64_t channels) {
     // (c, f) pairs of a panel are the lanes: planes[p][panel][c][f].
-    for (int64_t f = 0; f < features; f += b.panel) {
-      const int64_t width = std::min(b.panel, features - f);
-      for (int64_t k = 0; k < K * K; ++k)
-        for (int64_t c = 0; c < channels; ++c) {
-          float* const to = &k_panel[(k * b.slice + c) * b.panel];
-          std::memcpy(to, kernel + (k * s.channels + first_channel + c) * s.features + first_feature + f, 4 * width);
-          std::fill(to + width, to + b.panel, 0.0f);
-        }
-      Sandwich<Maps<K>::kernel>(Spaced(k_panel.data(), b.slice * b.panel), Spaced(&k_planes[f * b.slice], b.k_plane),
-                                channels * b.panel);
-    }
+    for (int64_t f = 0; f < features; f += b.panel)
+      for (int64_t c = 0; c < channels; c += kWide) {
+        const int64_t count = std::min<int64_t>(kWide, channels - c);
+        ReadKernel<K>(b, is_turned, kernel, first_channel + c, count, first_feature + f,
+                      std::min(b.panel, features - f), block.data());
+        Sandwich<Maps<K>::kernel>(Spaced(block.data(), kWide * b.panel),
+                                  Spaced(&k_planes[f * b.slice + c * b.panel], b.k_plane), count * b.panel);
+      }
   };
   const auto write = [&](int64_t first_feature, int64_t features, int64_t tile, const float* planes) {
     b.At(tile, [&](int64_t image, int64_t row, int64_t column) {
