@@ -6,8 +6,7 @@
 #include "call_frame.h"
 #include "tiles.h"
 
-constexpr int kLanes = 8;
-typedef Vector<kLanes>::Type Channels;
+constexpr int kNarrow = 8;  // channels, of which there is a multiple
 
 struct Batch {
   int64_t examples, positions, channels;
@@ -16,39 +15,38 @@ struct Batch {
   Batch(const Array<float>& x, const float* weights)
       : examples(x.dims[0]), positions(x.dims[1]), channels(x.dims[2]), weights(weights) {}
 
-  float NumEntries() const {
+  float NumExamples() const {
     float count = 0;
     for (int64_t e = 0; e < examples; ++e) count += weights[e] != 0;
-    return std::max(count * positions, 1.0f);
+    return count;
+  }
+
+  // visit(index of the channel `first` at every position of an example).
+  template <typename Visit>
+  void EachPosition(int64_t example, int64_t first, Visit&& visit) const {
+    for (int64_t p = 0; p < positions; ++p) visit((example * positions + p) * channels + first);
   }
 };
 
-// `compute(first)` for channels in steps of V registers, V a constant of the program.
+// `compute(first, lanes, registers)` for channels in steps of both, which are constants of the program. A step of all
+// channels of a pixel reads memory in its order.
 template <typename Compute>
 static void ForChannels(int64_t channels, Compute&& compute) {
   int64_t first = 0;
-  for (; first + 4 * kLanes <= channels; first += 4 * kLanes) compute(first, std::integral_constant<int, 4>());
-  for (; first < channels; first += kLanes) compute(first, std::integral_constant<int, 1>());
+  for (; first + 4 * kWide <= channels; first += 4 * kWide)
+    compute(first, std::integral_constant<int, kWide>(), std::integral_constant<int, 4>());
+  for (; first < channels; first += kNarrow)
+    compute(first, std::integral_constant<int, kNarrow>(), std::integral_constant<int, 1>());
 }
 
-// K sums over entries of V registers of channels: `add` gets the index of the first of them and the sums of an example.
-template <int K, int V, typename Add>
-static void Sum(const Batch& batch, int64_t first, bool is_weighted, Channels (&sums)[K][V], Add&& add) {
-  for (int64_t e = 0; e < batch.examples; ++e) {
-    if (is_weighted && batch.weights[e] == 0) continue;
-    Channels own[K][V] = {};  // less is rounded than in one long sum
-    for (int64_t p = 0; p < batch.positions; ++p) add((e * batch.positions + p) * batch.channels + first, own);
-    for (int k = 0; k < K; ++k)
-      for (int v = 0; v < V; ++v) sums[k][v] += own[k][v];
-  }
+template <int W>
+static inline typename Vector<W>::Type& At(const float* values, int64_t i) {
+  return *reinterpret_cast<typename Vector<W>::Type*>(const_cast<float*>(values) + i);
 }
 
-static inline Channels& At(const float* values, int64_t i) {
-  return *reinterpret_cast<Channels*>(const_cast<float*>(values) + i);
-}
-
+template <typename Channels>
 static inline Channels Root(Channels x) {
-  for (int lane = 0; lane < kLanes; ++lane) x[lane] = std::sqrt(x[lane]);
+  for (size_t lane = 0; lane < sizeof(x) / sizeof(float); ++lane) x[lane] = std::sqrt(x[lane]);
   return x;
 }
 
@@ -60,30 +58,43 @@ extern "C" XLA_FFI_Error* batch_norm(XLA_FFI_CallFrame* frame) {
   const float epsilon = *Argument<float>(frame, 4).data;
   float *y = Result<float>(frame, 0).data, *mean = Result<float>(frame, 1).data, *variance = Result<float>(frame, 2).data;
   const Batch batch(x, Argument<float>(frame, 1).data);
-  const float num = batch.NumEntries();
-  ForChannels(batch.channels, [&](int64_t first, auto registers) {
-    constexpr int V = decltype(registers)::value;
-    Channels m[1][V] = {}, squares[1][V] = {}, factor[V];
-    Sum(batch, first, true, m, [&](int64_t i, auto& sums) {
-      for (int v = 0; v < V; ++v) sums[0][v] += At(x.data, i + v * kLanes);
-    });
-    for (int v = 0; v < V; ++v) m[0][v] /= num;
-    Sum(batch, first, true, squares, [&](int64_t i, auto& sums) {
+  ForChannels(batch.channels, [&](int64_t first, auto lanes, auto registers) {
+    constexpr int W = decltype(lanes)::value, V = decltype(registers)::value;
+    typedef typename Vector<W>::Type Channels;
+    // The moments of one example, which stays in the cache for its second reading, are added to those of the others.
+    Channels m[V] = {}, squares[V] = {};
+    const float positions = batch.positions;
+    float seen = 0;
+    for (int64_t e = 0; e < batch.examples; ++e) {
+      if (batch.weights[e] == 0) continue;
+      Channels own[V] = {}, own_squares[V] = {};
+      batch.EachPosition(e, first, [&](int64_t i) {
+        for (int v = 0; v < V; ++v) own[v] += At<W>(x.data, i + v * W);
+      });
+      for (int v = 0; v < V; ++v) own[v] /= positions;
+      batch.EachPosition(e, first, [&](int64_t i) {
+        for (int v = 0; v < V; ++v) {
+          const Channels distance = At<W>(x.data, i + v * W) - own[v];
+          own_squares[v] += distance * distance;
+        }
+      });
+      ++seen;
       for (int v = 0; v < V; ++v) {
-        const Channels distance = At(x.data, i + v * kLanes) - m[0][v];
-        sums[0][v] += distance * distance;
+        const Channels distance = own[v] - m[v], moved = distance / seen;
+        m[v] += moved;
+        squares[v] += own_squares[v] + distance * moved * (positions * (seen - 1));
       }
-    });
-    for (int v = 0; v < V; ++v) {
-      const int64_t c = first + v * kLanes;
-      At(mean, c) = m[0][v], At(variance, c) = squares[0][v] / num;
-      factor[v] = At(scale, c) / Root(At(variance, c) + epsilon);
     }
-    for (int64_t row = 0; row < batch.examples * batch.positions; ++row)
-      for (int v = 0; v < V; ++v) {
-        const int64_t c = first + v * kLanes, i = row * batch.channels + c;
-        At(y, i) = (At(x.data, i) - m[0][v]) * factor[v] + At(bias, c);
-      }
+    Channels factor[V], shift[V];
+    for (int v = 0; v < V; ++v) {
+      const int64_t c = first + v * W;
+      At<W>(mean, c) = m[v], At<W>(variance, c) = squares[v] / std::max(seen * positions, 1.0f);
+      factor[v] = At<W>(scale, c) / Root(At<W>(variance, c) + epsilon), shift[v] = At<W>(bias, c);
+    }
+    for (int64_t e = batch.examples; e-- > 0;)  // the last ones are still in the cache
+      batch.EachPosition(e, first, [&](int64_t i) {
+        for (int v = 0; v < V; ++v) At<W>(y, i + v * W) = (At<W>(x.data, i + v * W) - m[v]) * factor[v] + shift[v];
+      });
   });
   return nullptr;
 }
@@ -98,33 +109,38 @@ extern "C" XLA_FFI_Error* batch_norm_gradient(XLA_FFI_CallFrame* frame) {
   float* for_x = Result<float>(frame, 0).data;
   float *for_scale = Result<float>(frame, 1).data, *for_bias = Result<float>(frame, 2).data;
   const Batch batch(x, Argument<float>(frame, 2).data);
-  const float num = batch.NumEntries();
-  ForChannels(batch.channels, [&](int64_t first, auto registers) {
-    constexpr int V = decltype(registers)::value;
-    Channels sums[2][V] = {}, m[V], factor[V], slope[V];
-    for (int v = 0; v < V; ++v) m[v] = At(mean, first + v * kLanes);
-    Sum(batch, first, false, sums, [&](int64_t i, auto& own) {
-      for (int v = 0; v < V; ++v) {
-        const Channels of = At(gradient, i + v * kLanes);
-        own[0][v] += of, own[1][v] += of * (At(x.data, i + v * kLanes) - m[v]);
-      }
-    });
-    for (int v = 0; v < V; ++v) {
-      const int64_t c = first + v * kLanes;
-      const Channels precision = 1 / Root(At(variance, c) + epsilon);
-      At(for_bias, c) = sums[0][v], At(for_scale, c) = sums[1][v] * precision;
-      factor[v] = At(scale, c) * precision;
-      slope[v] = sums[1][v] * precision * precision / num;
-      sums[0][v] /= num;
-    }
+  const float num = std::max(batch.NumExamples() * batch.positions, 1.0f);
+  ForChannels(batch.channels, [&](int64_t first, auto lanes, auto registers) {
+    constexpr int W = decltype(lanes)::value, V = decltype(registers)::value;
+    typedef typename Vector<W>::Type Channels;
+    Channels sum[V] = {}, product[V] = {}, m[V], factor[V], slope[V];
+    for (int v = 0; v < V; ++v) m[v] = At<W>(mean, first + v * W);
     for (int64_t e = 0; e < batch.examples; ++e) {
-      const float weight = batch.weights[e] != 0;
-      for (int64_t p = 0; p < batch.positions; ++p)
+      Channels own[V] = {}, own_product[V] = {};  // less is rounded than in one long sum
+      batch.EachPosition(e, first, [&](int64_t i) {
         for (int v = 0; v < V; ++v) {
-          const int64_t i = (e * batch.positions + p) * batch.channels + first + v * kLanes;
-          const Channels across = sums[0][v] + (At(x.data, i) - m[v]) * slope[v];
-          At(for_x, i) = factor[v] * (At(gradient, i) - weight * across);
+          const Channels of = At<W>(gradient, i + v * W);
+          own[v] += of, own_product[v] += of * (At<W>(x.data, i + v * W) - m[v]);
         }
+      });
+      for (int v = 0; v < V; ++v) sum[v] += own[v], product[v] += own_product[v];
+    }
+    for (int v = 0; v < V; ++v) {
+      const int64_t c = first + v * W;
+      const Channels precision = 1 / Root(At<W>(variance, c) + epsilon);
+      At<W>(for_bias, c) = sum[v], At<W>(for_scale, c) = product[v] * precision;
+      factor[v] = At<W>(scale, c) * precision;
+      slope[v] = product[v] * precision * precision / num;
+      sum[v] /= num;
+    }
+    for (int64_t e = batch.examples; e-- > 0;) {
+      const float weight = batch.weights[e] != 0;
+      batch.EachPosition(e, first, [&](int64_t i) {
+        for (int v = 0; v < V; ++v) {
+          const Channels across = sum[v] + (At<W>(x.data, i + v * W) - m[v]) * slope[v];
+          At<W>(for_x, i + v * W) = factor[v] * (At<W>(gradient, i + v * W) - weight * across);
+        }
+      });
     }
   });
   return nullptr;
