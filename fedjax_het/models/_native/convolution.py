@@ -88,15 +88,14 @@ def select_algorithm(x_shape: tuple, kernel_shape: tuple, stride: int, pads: Pad
     return "scatter" if _is_scatter_faster(x_shape, y_shape, kernel_shape, stride, pads) else "direct"
 
 
-def _call(algorithm: str, name: str, x: Array, other: Array, shape: tuple, stride: int, pads: Pads, **options) -> Array:
+def _call(method: str, name: str, x: Array, other: Array, shape: tuple, stride: int, pads: Pads, **options) -> Array:
     """By the direct algorithm, which takes the image padded, where the other has no such function."""
     out = jax.ShapeDtypeStruct(shape, jnp.float32)
-    if (symbol := f"{algorithm}_{name}") in _PADDING:
+    if (symbol := f"{method}_{name}") in _PADDING:
         (top, _), (left, _) = pads
         return kernels.prepare_call(symbol, out)(x, other, top=np.int64(top), left=np.int64(left), **options)
-    padded = jax.lax.pad(
-        x, np.zeros((), x.dtype), [*[(0, 0, 0)] * (x.ndim - 3), *((*pad, 0) for pad in pads), (0, 0, 0)]
-    )
+    sides = [*[(0, 0, 0)] * (x.ndim - 3), *((*pad, 0) for pad in pads), (0, 0, 0)]
+    padded = jax.lax.pad(x, np.zeros((), x.dtype), sides)
     return kernels.prepare_call(f"direct_{name}", out)(padded, other, stride=np.int64(stride))
 
 
@@ -112,14 +111,14 @@ def _kernel_shape(x, y, *, stride, pads, size):
 
 
 def _call_convolve(x, kernel, *, stride, pads, is_turned):
-    kernel_shape = _turned_shape(kernel.shape) if is_turned else kernel.shape
-    algorithm = select_algorithm(x.shape, kernel_shape, stride, pads)
-    options = {"is_turned": is_turned} if algorithm == "winograd" else {}
-    if is_turned and not options:
+    kernel_shape, options = _oriented(kernel.shape, is_turned), {}
+    shape = _out_shape(x.shape, kernel_shape, stride, pads)
+    method = select_algorithm(x.shape, kernel_shape, stride, pads)
+    if method == "winograd":
+        options = {"is_turned": is_turned}
+    elif is_turned:
         kernel = _turn(kernel)
-    return _call(
-        algorithm, "convolve", x, kernel, _out_shape(x.shape, kernel_shape, stride, pads), stride, pads, **options
-    )
+    return _call(method, "convolve", x, kernel, shape, stride, pads, **options)
 
 
 def _call_kernel_gradient(x, y, *, stride, pads, size):
@@ -132,21 +131,21 @@ def _turn(kernel: Array) -> Array:
     return jnp.flip(kernel, (-4, -3)).swapaxes(-2, -1)
 
 
-def _turned_shape(shape: tuple) -> tuple:
-    return *shape[:-2], shape[-1], shape[-2]
+def _oriented(shape: tuple, is_turned: bool) -> tuple:
+    """[kh, kw, c, f], the shape of a kernel that may be stored turned."""
+    return (*shape[:-2], shape[-1], shape[-2]) if is_turned else shape
 
 
 def _for_image(y: Array, kernel: Array, *, stride: int, pads: Pads, is_turned: bool, size: tuple[int, int]) -> Array:
-    """The transpose of x -> convolve(x, kernel): the kernel turned over y.
+    """The transpose of x -> convolve(x, kernel): y with the kernel turned.
 
-    With a stride, pixels of x whose rows or columns have the same remainder see the same entries of the kernel.
+    With a stride, which kernels that are stored turned never have, it is one convolution for all pixels of x with the
+    same remainders of row and column by the stride: they see the same entries of the kernel.
     """
-    height, width = (-(-n // stride) for n in size)
-    rows, columns = (
-        list(_find_phases(count, k, low, -(-n // stride), stride))
-        for count, k, (low, _), n in zip(y.shape[-3:-1], kernel.shape[-4:-2], pads, size, strict=True)
-    )
-    channels = kernel.shape[-1 if is_turned else -2]
+    height, width = counts = [-(-n // stride) for n in size]
+    axes = zip(y.shape[-3:-1], kernel.shape[-4:-2], [low for low, _ in pads], counts, strict=True)
+    rows, columns = (list(_find_phases(*axis, stride)) for axis in axes)
+    channels = _oriented(kernel.shape, is_turned)[-2]
 
     def convolve_phase(row: tuple, column: tuple) -> Array:
         (top, row_pads), (left, column_pads) = row, column
@@ -162,24 +161,21 @@ def _for_image(y: Array, kernel: Array, *, stride: int, pads: Pads, is_turned: b
     return joined[..., : size[0], : size[1], :]
 
 
-def _find_phases(count: int, k: int, low: int, num: int, stride: int) -> Iterator[tuple[int, tuple[int, int]]]:
-    """For every remainder of `num` entries along an axis: the first entry of the kernel, and the pads of the output.
+def _find_phases(num_y: int, k: int, low: int, count: int, stride: int) -> Iterator[tuple[int, tuple[int, int]]]:
+    """For each remainder along an axis, of which x has `count` pixels: the first entry of the kernel, the pads of y.
 
-    Entry r = first + stride u of the image sees entries top + stride t of the kernel, with the output's entry
-    u + offset - t.
+    Pixel remainder + stride u of x takes part in y[u + offset - t] by entry first + stride t of the kernel.
     """
-    for first in range(stride):
-        offset, top = divmod(first + low, stride)
-        entries = -(-(k - top) // stride)
-        yield top, (entries - 1 - offset, num + offset - count)
+    for remainder in range(stride):
+        offset, first = divmod(remainder + low, stride)
+        num_entries = -(-(k - first) // stride)
+        yield first, (num_entries - 1 - offset, count + offset - num_y)
 
 
 _convolve = declare(
     "convolve",
     _call_convolve,
-    lambda x, kernel, stride, pads, is_turned: _out_shape(
-        x.shape, _turned_shape(kernel.shape) if is_turned else kernel.shape, stride, pads
-    ),
+    lambda x, kernel, stride, pads, is_turned: _out_shape(x.shape, _oriented(kernel.shape, is_turned), stride, pads),
     (4, 4),
     "stride",
     "pads",
