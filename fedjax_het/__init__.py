@@ -113,6 +113,9 @@ __all__ = [
 ]
 
 if _is_collecting:
+    if not _gc.get_freeze_count():
+        _gc.freeze()
+        _gc.unfreeze()  # which makes the new objects old, so that the next collection does not visit them
     _gc.enable()
 _show_public_names(_sys.modules[__name__])
 for _module in map(globals().get, __all__):

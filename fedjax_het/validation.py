@@ -114,7 +114,8 @@ def validate_arguments(function: Callable[P, R]) -> Callable[P, R]:
     Returns:
         The function with the same signature; it raises InputError for the first argument that its annotation forbids.
     """
-    kinds, signature = constraints(function), inspect.signature(function)
+    signature = inspect.signature(function)
+    find_kinds = functools.cache(lambda: constraints(function))  # few functions are called, of all that are imported
 
     @functools.wraps(function)
     def validated(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -122,7 +123,7 @@ def validate_arguments(function: Callable[P, R]) -> Callable[P, R]:
         for name, value in signature.bind(*args, **kwargs).arguments.items():
             is_rest = signature.parameters[name].kind is inspect.Parameter.VAR_KEYWORD
             given |= value if is_rest else {name: value}
-        check_constraints(kinds, given)
+        check_constraints(find_kinds(), given)
         return function(*args, **kwargs)
 
     validated.__dict__["__signature__"] = _without_constraints(function)
