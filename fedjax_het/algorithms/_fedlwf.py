@@ -44,7 +44,7 @@ def fedlwf(
         training: Settings of local training, see `local_updates.sgd`.
 
     Raises:
-        InputError: When traced: examples do not have one label each.
+        InputError: When traced: the labels are no classes.
 
     References:
         Li and Hoiem, Learning without Forgetting, TPAMI 2018. arXiv:1606.09282; Zhang et al., TARGET: Federated

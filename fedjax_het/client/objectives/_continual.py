@@ -7,7 +7,7 @@ import optax
 from fedjax_het import tree
 from fedjax_het.algorithm import Term
 from fedjax_het.client.objectives._supervised import masked_mean
-from fedjax_het.labels import check_classes, cross_entropies
+from fedjax_het.labels import check_classes, cross_entropies, mean_over_labels
 from fedjax_het.problem import ForwardPass
 from fedjax_het.types import Array
 from fedjax_het.validation import NonNegative, Positive, validate_arguments
@@ -22,7 +22,7 @@ def learning_without_forgetting(lam: NonNegative = 3.0, temperature: Positive = 
 
     old: the classes of earlier phases of the data; new: the other classes of this phase. An example of an old class
     competes with the new ones. In the first phase the second sum is 0. Data that never change have one phase.
-    Shapes: logits [batch, class] with labels [batch].
+    Shapes: as `cross_entropy`; the mean is over the labels of all pixels or positions, but padding.
     Reads: outputs.logits, received.phase, published["last_task"] (`server.tasks.model_of_last_task`). Cost: one more
     forward pass per step.
 
@@ -39,10 +39,10 @@ def learning_without_forgetting(lam: NonNegative = 3.0, temperature: Positive = 
         phase, logits, labels = forward.view.received.phase, forward.outputs.logits, forward.batch.labels
         check_classes(labels)
         if phase is None:
-            return masked_mean(cross_entropies(logits, labels), forward.batch.mask)
+            return mean_over_labels(cross_entropies(logits, labels), labels, forward.batch.mask)
         of_new = losses_over(logits, labels, phase.has_class & ~phase.had_class)
         of_old = distillation_over(logits, logits_of_old_model(forward), phase.had_class, temperature)
-        return masked_mean(of_new + lam * of_old, forward.batch.mask)
+        return mean_over_labels(of_new + lam * of_old, labels, forward.batch.mask)
 
     return learning_without_forgetting
 
@@ -56,13 +56,13 @@ def logits_of_old_model(forward: ForwardPass) -> Array:
 
 
 def losses_over(logits: Array, labels: Array, classes: Array) -> Array:
-    """-log softmax(z)[y] over some classes, bool [class], and the true one: logits [batch, class] -> [batch]."""
+    """-log softmax(z)[y] over some classes, bool [class], and the true one: logits [..., class] -> [...]."""
     is_true = jax.nn.one_hot(labels, logits.shape[-1], dtype=bool)
     return -jnp.sum(jnp.where(is_true, _log_softmax(logits, classes | is_true), 0), axis=-1)
 
 
 def distillation_over(logits: Array, target: Array, classes: Array, temperature: float) -> Array:
-    """- sum_c q_c log p_c over some classes, bool [class], of softmaxes at a temperature; 0 without any: [batch]."""
+    """- sum_c q_c log p_c over some classes, bool [class], of softmaxes at a temperature; 0 without any: [...]."""
     own, wanted = (_log_softmax(scores / temperature, classes) for scores in (logits, target))
     return -jnp.sum(jnp.where(classes, jnp.exp(wanted) * own, 0), axis=-1)
 

@@ -149,7 +149,7 @@ static void PlanesOfInput(const Blocks<K>& b, const float* x, int64_t first, int
 }
 
 // Up to kWide channels of a panel of the kernel [K, K, channel, feature], or, turned by half a turn, of that which is
-// stored as [K, K, feature, channel]: block[k][c][f].
+// stored as [K, K, feature, channel]: block[k][c][f], with any numbers beyond the features.
 template <int K>
 static void ReadKernel(const Blocks<K>& b, bool is_turned, const float* kernel, int64_t first_channel, int64_t channels,
                        int64_t first_feature, int64_t features, float* block) {
