@@ -15,10 +15,10 @@ struct Batch {
   Batch(const Array<float>& x, const float* weights)
       : examples(x.dims[0]), positions(x.dims[1]), channels(x.dims[2]), weights(weights) {}
 
-  float NumExamples() const {
+  float NumEntries() const {
     float count = 0;
     for (int64_t e = 0; e < examples; ++e) count += weights[e] != 0;
-    return count;
+    return std::max(count * positions, 1.0f);
   }
 
   // visit(index of the channel `first` at every position of an example).
@@ -58,12 +58,12 @@ extern "C" XLA_FFI_Error* batch_norm(XLA_FFI_CallFrame* frame) {
   const float epsilon = *Argument<float>(frame, 4).data;
   float *y = Result<float>(frame, 0).data, *mean = Result<float>(frame, 1).data, *variance = Result<float>(frame, 2).data;
   const Batch batch(x, Argument<float>(frame, 1).data);
+  const float num = batch.NumEntries(), positions = batch.positions;
   ForChannels(batch.channels, [&](int64_t first, auto lanes, auto registers) {
     constexpr int W = decltype(lanes)::value, V = decltype(registers)::value;
     typedef typename Vector<W>::Type Channels;
     // The moments of one example, which stays in the cache for its second reading, are added to those of the others.
     Channels m[V] = {}, squares[V] = {};
-    const float positions = batch.positions;
     float seen = 0;
     for (int64_t e = 0; e < batch.examples; ++e) {
       if (batch.weights[e] == 0) continue;
@@ -88,7 +88,7 @@ extern "C" XLA_FFI_Error* batch_norm(XLA_FFI_CallFrame* frame) {
     Channels factor[V], shift[V];
     for (int v = 0; v < V; ++v) {
       const int64_t c = first + v * W;
-      At<W>(mean, c) = m[v], At<W>(variance, c) = squares[v] / std::max(seen * positions, 1.0f);
+      At<W>(mean, c) = m[v], At<W>(variance, c) = squares[v] / num;
       factor[v] = At<W>(scale, c) / Root(At<W>(variance, c) + epsilon), shift[v] = At<W>(bias, c);
     }
     for (int64_t e = batch.examples; e-- > 0;)  // the last ones are still in the cache
@@ -109,7 +109,7 @@ extern "C" XLA_FFI_Error* batch_norm_gradient(XLA_FFI_CallFrame* frame) {
   float* for_x = Result<float>(frame, 0).data;
   float *for_scale = Result<float>(frame, 1).data, *for_bias = Result<float>(frame, 2).data;
   const Batch batch(x, Argument<float>(frame, 2).data);
-  const float num = std::max(batch.NumExamples() * batch.positions, 1.0f);
+  const float num = batch.NumEntries();
   ForChannels(batch.channels, [&](int64_t first, auto lanes, auto registers) {
     constexpr int W = decltype(lanes)::value, V = decltype(registers)::value;
     typedef typename Vector<W>::Type Channels;

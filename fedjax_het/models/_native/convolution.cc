@@ -54,7 +54,7 @@ static winograd::Shape Described(const Buffer& x, const Buffer& y, int64_t top, 
   return {d[0], d[1], d[2], d[3], o[3], o[1], o[2], top, left};
 }
 
-static ffi::Error WinogradConvolve(Buffer x, Buffer kernel, int64_t top, int64_t left, bool is_turned, Result y) {
+static ffi::Error WinogradConvolve(Buffer x, Buffer kernel, int64_t top, int64_t left, Result y, bool is_turned) {
   const winograd::Shape s = Described(x, *y, top, left);
   return EachGroup(x, kernel, y, [&](auto... data) {
     Last(kernel)[0] == 3 ? winograd::Convolve<3>(s, is_turned, data...) : winograd::Convolve<5>(s, is_turned, data...);
@@ -87,12 +87,12 @@ static ffi::Error MaxPoolGradient(Buffer y, Buffer places, int64_t height, int64
 
 #define BINDING ffi::Ffi::Bind().Arg<Buffer>().Arg<Buffer>()
 #define DIRECT BINDING.Attr<int64_t>("stride").Ret<Buffer>()
-#define PADDED BINDING.Attr<int64_t>("top").Attr<int64_t>("left")
+#define PADDED BINDING.Attr<int64_t>("top").Attr<int64_t>("left").Ret<Buffer>()
 #define WINDOW Attr<int64_t>("height").Attr<int64_t>("width").Ret<Buffer>()
 XLA_FFI_DEFINE_HANDLER_SYMBOL(direct_convolve, DirectConvolve, DIRECT);
 XLA_FFI_DEFINE_HANDLER_SYMBOL(direct_kernel_gradient, DirectKernelGradient, DIRECT);
-XLA_FFI_DEFINE_HANDLER_SYMBOL(scatter_convolve, ScatterConvolve, PADDED.Ret<Buffer>());
-XLA_FFI_DEFINE_HANDLER_SYMBOL(winograd_convolve, WinogradConvolve, PADDED.Attr<bool>("is_turned").Ret<Buffer>());
-XLA_FFI_DEFINE_HANDLER_SYMBOL(winograd_kernel_gradient, WinogradKernelGradient, PADDED.Ret<Buffer>());
+XLA_FFI_DEFINE_HANDLER_SYMBOL(scatter_convolve, ScatterConvolve, PADDED);
+XLA_FFI_DEFINE_HANDLER_SYMBOL(winograd_convolve, WinogradConvolve, PADDED.Attr<bool>("is_turned"));
+XLA_FFI_DEFINE_HANDLER_SYMBOL(winograd_kernel_gradient, WinogradKernelGradient, PADDED);
 XLA_FFI_DEFINE_HANDLER_SYMBOL(max_pool, MaxPool, ffi::Ffi::Bind().Arg<Buffer>().WINDOW.Ret<Buffer>());
 XLA_FFI_DEFINE_HANDLER_SYMBOL(max_pool_gradient, MaxPoolGradient, BINDING.WINDOW);
