@@ -12,6 +12,8 @@ from jax.interpreters import ad, batching, mlir
 from jax.typing import DTypeLike
 
 Shape = tuple[int, ...]
+COMPILED: set[Primitive] = set()
+"""All primitives."""
 
 
 def declare(
@@ -59,7 +61,7 @@ def declare(
         avals = [jax.core.ShapedArray(shape, jnp.dtype(dtype)) for shape in (shapes if has_several else [shapes])]
         return avals if has_several else avals[0]
 
-    primitive = _make_primitive(name, call, find_avals, static, has_several=has_several)
+    primitive = make_primitive(name, call, find_avals, static, has_several=has_several)
     batching.primitive_batchers[primitive] = batched
     return primitive
 
@@ -92,16 +94,18 @@ def declare_unbatched(
         tangents = tuple(map(ad.instantiate_zeros, tangents))
         return primitive.bind(*primals, **settings), jax.jvp(partial(xla, **settings), primals, tangents)[1]
 
-    primitive = _make_primitive(name, call, find_avals, static, has_several=True)
+    primitive = make_primitive(name, call, find_avals, static, has_several=True)
     batching.primitive_batchers[primitive] = batched
     ad.primitive_jvps[primitive] = differentiate
     return primitive
 
 
-def _make_primitive(
+def make_primitive(
     name: str, call: Callable[..., Any], find_avals: Callable[..., Any], static: tuple[str, ...], *, has_several: bool
 ) -> Primitive:
+    """Make a primitive without derivatives and without a rule for several clients; see `declare`."""
     primitive = Primitive(name)
+    COMPILED.add(primitive)
     primitive.multiple_results = has_several
     primitive.def_abstract_eval(find_avals)
     primitive.def_impl(jax.jit(call, static_argnames=static))

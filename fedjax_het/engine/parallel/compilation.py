@@ -8,14 +8,14 @@ from typing import Any, NamedTuple
 
 import jax
 import jaxlib
-from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 from jax.stages import Wrapped
 
 from fedjax_het._internal.cache_folder import cache_folder
 from fedjax_het._internal.target_platform import target_platform
+from fedjax_het.engine.parallel import tree_arithmetic
 from fedjax_het.engine.parallel.layout import Layout
 from fedjax_het.engine.parallel.runs import Axes, Executable, RunLoop, one_run
-from fedjax_het.types import HostArray, PyTree
+from fedjax_het.types import PyTree
 
 COMPILATION_LOG = logging.getLogger("fedjax_het.compilation")
 """A message at level INFO, such as "compiling rounds, chunked(1)", before the compilation of a large program."""
@@ -83,6 +83,7 @@ def jit_program(
     """
     results = layout.sharding if results is None else results
     options = _quick_compiler_options() if is_quick else {}
+    function = function if is_quick else tree_arithmetic.fuse(function, layout)
     return layout.jit(function, results, donate_argnums=donate, compiler_options=options)
 
 
@@ -117,10 +118,5 @@ def jit_initializer(
         (The jitted program, its arguments: the constants of the function, such as pretrained weights, before its own.)
     """
     options = _quick_compiler_options(xla_backend_optimization_level=1)
-    traced, shapes = jax.make_jaxpr(function, return_shape=True)(*arguments)
-
-    def initialize(constants: list[HostArray], *arguments: PyTree) -> PyTree:
-        values = jaxpr_as_fun(ClosedJaxpr(traced.jaxpr, constants))(*jax.tree.leaves(arguments))
-        return jax.tree.unflatten(jax.tree.structure(shapes), values)
-
-    return layout.jit(initialize, results, compiler_options=options), (traced.consts, *arguments)
+    initialize, constants = tree_arithmetic.retrace(function, lambda traced: traced, *arguments)
+    return layout.jit(initialize, results, compiler_options=options), (constants, *arguments)
