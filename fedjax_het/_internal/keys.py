@@ -15,7 +15,7 @@ from fedjax_het._internal import kernels
 from fedjax_het._internal.primitives import declare
 
 _JAX = random.threefry_prng_impl
-_SYMBOLS = ("threefry_words", "threefry_bits")
+_SYMBOLS = ("threefry_words", "threefry_bits", "threefry_fold", "sort_by_bits")
 explain_missing_kernel = partial(kernels.explain_missing, Path(__file__).with_name("threefry.cc"), _SYMBOLS)
 
 
@@ -66,7 +66,7 @@ def _hash(symbol: str, shape_of: Callable[..., tuple[int, ...]], key: Array, sta
 # Hashes of `count` numbers from a first one: XLA compiles a loop of several kernels for each instead.
 _words, _bits = (
     declare(symbol, partial(_hash, symbol, shape_of), shape_of, (1, 0), "count", dtype=jnp.uint32)
-    for symbol, shape_of in zip(_SYMBOLS, (_words_shape, _bits_shape), strict=True)
+    for symbol, shape_of in zip(_SYMBOLS[:2], (_words_shape, _bits_shape), strict=True)
 )
 
 GENERATOR = random.define_prng_impl(
