@@ -4,15 +4,17 @@ import logging
 import os
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import wraps
 from typing import Any, NamedTuple
 
 import jax
 import jaxlib
+from jax.extend.core import ClosedJaxpr, Jaxpr, jaxpr_as_fun
 from jax.stages import Wrapped
 
 from fedjax_het._internal.cache_folder import cache_folder
 from fedjax_het._internal.target_platform import target_platform
-from fedjax_het.engine.parallel import tree_arithmetic
+from fedjax_het.engine.parallel import arithmetic_call, tree_arithmetic
 from fedjax_het.engine.parallel.layout import Layout
 from fedjax_het.engine.parallel.runs import Axes, Executable, RunLoop, one_run
 from fedjax_het.types import PyTree
@@ -83,8 +85,35 @@ def jit_program(
     """
     results = layout.sharding if results is None else results
     options = _quick_compiler_options() if is_quick else {}
-    function = function if is_quick else tree_arithmetic.fuse(function, layout)
+    function = function if is_quick else fuse_arithmetic(function, layout)
     return layout.jit(function, results, donate_argnums=donate, compiler_options=options)
+
+
+def fuse_arithmetic(function: Callable, layout: Layout) -> Callable:
+    """The same function with `tree_arithmetic.fuse`, on CPUs with its kernel."""
+
+    @wraps(function)
+    def fused(*arguments: PyTree) -> PyTree:
+        if arithmetic_call.explain_missing_kernel():
+            return function(*arguments)
+        run, constants = _retrace(function, lambda jaxpr: tree_arithmetic.fuse(jaxpr, layout), *arguments)
+        return run(constants, *arguments)
+
+    return fused
+
+
+def _retrace(
+    function: Callable, rewrite: Callable[[Jaxpr], Jaxpr], *arguments: PyTree
+) -> tuple[Callable[..., PyTree], list]:
+    """Trace a function, and rewrite the trace: (a function of its constants and its arguments, the constants)."""
+    traced, shapes = jax.make_jaxpr(function, return_shape=True)(*arguments)
+    rewritten = rewrite(traced.jaxpr)
+
+    def run(constants: list, *arguments: PyTree) -> PyTree:
+        values = jaxpr_as_fun(ClosedJaxpr(rewritten, constants))(*jax.tree.leaves(arguments))
+        return jax.tree.unflatten(jax.tree.structure(shapes), values)
+
+    return run, traced.consts
 
 
 def _quick_compiler_options(**more_on_cpu: Any) -> dict[str, Any]:
@@ -118,5 +147,5 @@ def jit_initializer(
         (The jitted program, its arguments: the constants of the function, such as pretrained weights, before its own.)
     """
     options = _quick_compiler_options(xla_backend_optimization_level=1)
-    initialize, constants = tree_arithmetic.retrace(function, lambda traced: traced, *arguments)
+    initialize, constants = _retrace(function, lambda jaxpr: jaxpr, *arguments)
     return layout.jit(initialize, results, compiler_options=options), (constants, *arguments)

@@ -1,26 +1,23 @@
 """Arithmetic on all leaves of models as one call on CPUs, where XLA compiles a loop for each leaf.
 
 A step of local training, the sum over clients, and the server's step do the same arithmetic on every leaf. For a
-ResNet-18, those were two thirds of the loops of a round. `fuse` finds them in a traced function.
+ResNet-18, those were two thirds of the loops of a round. `fuse` finds them.
 """
 
 import graphlib
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import wraps
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, cast
 
-import jax
 import jax.numpy as jnp
-from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, jaxpr_as_fun
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 from jax.interpreters import partial_eval
 
 from fedjax_het._internal import primitives
 from fedjax_het.engine.parallel import arithmetic_call
 from fedjax_het.engine.parallel.arithmetic_call import OPERATIONS, Step, aval_of
 from fedjax_het.engine.parallel.layout import Layout
-from fedjax_het.types import PyTree
 
 Atom = Var | Literal
 
@@ -37,43 +34,17 @@ _MIN_SIZE = 5  # of an array; sums of losses are smaller, and are computed besid
 _MAX_SIZE = 1 << 18  # of an array that several cores may share
 
 
-def retrace(
-    function: Callable, rewrite: Callable[[Jaxpr], Jaxpr], *arguments: PyTree
-) -> tuple[Callable[..., PyTree], list]:
-    """Trace a function, and rewrite the trace: (a function of its constants and its arguments, the constants)."""
-    traced, shapes = jax.make_jaxpr(function, return_shape=True)(*arguments)
-    rewritten = rewrite(traced.jaxpr)
-
-    def run(constants: list, *arguments: PyTree) -> PyTree:
-        values = jaxpr_as_fun(ClosedJaxpr(rewritten, constants))(*jax.tree.leaves(arguments))
-        return jax.tree.unflatten(jax.tree.structure(shapes), values)
-
-    return run, traced.consts
-
-
-def fuse(function: Callable, layout: Layout) -> Callable:
-    """The same function, whose arithmetic on several float32 arrays is one call, on CPUs with a compiler for C++.
+def fuse(jaxpr: Jaxpr, layout: Layout) -> Jaxpr:
+    """The same function, whose arithmetic on several float32 arrays is one call. It does not compute what it ignores.
 
     Results are equal up to rounding, because XLA may round a product that is added to something, or not.
 
     Args:
-        function: A function of arrays, which is afterwards neither differentiated nor vectorized.
+        jaxpr: A function that is afterwards neither differentiated nor vectorized, for CPUs with the kernel.
         layout: The layout of the devices. Without a mesh, large arrays are left to XLA, which divides them among cores.
     """
-    max_size = math.inf if layout.mesh else _MAX_SIZE
-
-    def rewrite(jaxpr: Jaxpr) -> Jaxpr:
-        used, _ = partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars), instantiate=True)
-        return _fuse_body(used, max_size)
-
-    @wraps(function)
-    def fused(*arguments: PyTree) -> PyTree:
-        if arithmetic_call.explain_missing_kernel():
-            return function(*arguments)
-        run, constants = retrace(function, rewrite, *arguments)
-        return run(constants, *arguments)
-
-    return fused
+    used, _ = partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars), instantiate=True)
+    return _fuse_body(used, math.inf if layout.mesh else _MAX_SIZE)
 
 
 def _fuse_body(jaxpr: Jaxpr, max_size: float, carried: Sequence[Var] = ()) -> Jaxpr:
@@ -100,8 +71,12 @@ def _fuse_inner(equation: JaxprEqn, max_size: float) -> JaxprEqn:
     if name == "while":
         changed: dict[str, Any] = {"body_jaxpr": fuse(params["body_jaxpr"], slice(params["body_nconsts"], None))}
     elif name == "scan":
-        first = params["num_consts"]
-        changed = {"jaxpr": fuse(params["jaxpr"], slice(first, first + params["num_carry"]))}
+        body = params["jaxpr"].jaxpr
+        num_fixed, num_carried = (
+            _count_whole(equation.invars, body.invars),
+            _count_whole(equation.outvars, body.outvars),
+        )
+        changed = {"jaxpr": fuse(params["jaxpr"], slice(num_fixed - num_carried, num_fixed))}
     elif name == "cond":
         changed = {"branches": tuple(map(fuse, params["branches"]))}
     elif name == "jit":
@@ -111,6 +86,11 @@ def _fuse_inner(equation: JaxprEqn, max_size: float) -> JaxprEqn:
     else:
         return equation
     return equation.replace(params=params | changed)
+
+
+def _count_whole(outer: Sequence[Atom], inner: Sequence[Atom]) -> int:
+    """How many arrays a scan passes whole to its body, or back."""
+    return sum(aval_of(x).shape == aval_of(y).shape for x, y in zip(outer, inner, strict=True))
 
 
 def _inline(equations: Iterable[JaxprEqn], names: dict[Var, Atom]) -> Iterator[JaxprEqn]:

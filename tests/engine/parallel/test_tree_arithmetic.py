@@ -12,8 +12,8 @@ from jax.sharding import PartitionSpec as P
 from fedjax_het import tree
 from fedjax_het.engine.parallel import arithmetic_call, tree_arithmetic
 from fedjax_het.engine.parallel.arithmetic_call import explain_missing_kernel
+from fedjax_het.engine.parallel.compilation import fuse_arithmetic, jit_program
 from fedjax_het.engine.parallel.layout import AXIS, Layout, sharded
-from fedjax_het.engine.parallel.tree_arithmetic import fuse
 
 pytestmark = pytest.mark.skipif(explain_missing_kernel() is not None, reason=f"no kernel: {explain_missing_kernel()}")
 
@@ -60,12 +60,12 @@ def count_calls(function, *arguments, layout=Layout()) -> list[int]:
             for body in jaxprs_in_params(equation.params):
                 visit(body)
 
-    visit(jax.make_jaxpr(fuse(function, layout))(*arguments).jaxpr)
+    visit(jax.make_jaxpr(fuse_arithmetic(function, layout))(*arguments).jaxpr)
     return found
 
 
 def check_equal(function, *arguments, tolerance=3e-7):
-    wanted, ours = jax.jit(function)(*arguments), jax.jit(fuse(function, Layout()))(*arguments)
+    wanted, ours = jax.jit(function)(*arguments), jax.jit(fuse_arithmetic(function, Layout()))(*arguments)
     for x, y in zip(jax.tree.leaves(wanted), jax.tree.leaves(ours), strict=True):
         np.testing.assert_allclose(y, x, rtol=tolerance, atol=tolerance * np.abs(x).max(initial=0))
 
@@ -86,7 +86,8 @@ def test_special_numbers_agree_with_xla(function):
     special = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, -3e38], np.float32)
     a, b = (x.ravel() for x in np.meshgrid(special, special))
     for x, y in zip(
-        *(jax.jit(f)([a, b], [b, a]) for f in (on_leaves(function), fuse(on_leaves(function), Layout()))), strict=True
+        *(jax.jit(f)([a, b], [b, a]) for f in (on_leaves(function), fuse_arithmetic(on_leaves(function), Layout()))),
+        strict=True,
     ):
         np.testing.assert_array_equal(x, y)
 
@@ -95,20 +96,34 @@ def test_a_choice_ignores_what_it_does_not_choose():
     nans = [np.full(9, np.nan, np.float32)] * 2
     add = lambda total, new, flag: on_leaves(lambda x, y: x + 2 * jnp.where(flag, y, 0))(total, new)  # noqa: E731
     assert count_calls(add, [draw(9)] * 2, nans, True) == [2]
-    for ours in jax.jit(fuse(add, Layout()))([np.ones(9, np.float32)] * 2, nans, False):
+    for ours in jax.jit(fuse_arithmetic(add, Layout()))([np.ones(9, np.float32)] * 2, nans, False):
         np.testing.assert_array_equal(ours, 1)
 
 
-def test_a_loop_reuses_the_memory_of_its_state():
+def with_while(step, state):
+    return jax.lax.fori_loop(0, jnp.int32(3), lambda _, own: step(own), state)
+
+
+def with_scan(step, state):
+    return jax.lax.scan(lambda own, rate: (step(own), rate + 1), state, jnp.arange(3.0))[0]
+
+
+@pytest.mark.parametrize("loop", [with_while, with_scan])
+def test_a_loop_reuses_the_memory_of_its_state(loop):
     def descend(params, gradient, rate):
-        return jax.lax.fori_loop(0, 3, lambda _, p: tree.add(p, tree.scale(-rate, gradient)), params)
+        return loop(lambda p: tree.add(p, tree.scale(-rate, gradient)), params)
 
     arguments = draw_tree(), draw_tree(), jnp.float32(0.1)
     check_equal(descend, *arguments)
-    compiled = jax.jit(fuse(descend, Layout())).lower(*arguments).compile()
+    compiled = jax.jit(fuse_arithmetic(descend, Layout())).lower(*arguments).compile()
     (call,) = [line for line in compiled.as_text().splitlines() if "custom-call(" in line]
-    assert call.count("may-alias") + call.count("must-alias") + call.count("output_to_operand_aliasing") > 0
-    assert "copy" not in call
+    assert call.count("output_to_operand_aliasing") == 1
+
+
+@pytest.mark.parametrize("is_quick", [False, True])
+def test_programs_that_run_often_have_calls(is_quick):
+    program = jit_program(tree.add, Layout(), is_quick=is_quick)
+    assert ("arithmetic" in program.lower(draw_tree(), draw_tree()).as_text()) == (not is_quick)
 
 
 def test_a_state_that_is_read_after_its_update_is_not_overwritten():
@@ -136,7 +151,9 @@ def test_prints_stay_in_order(capfd):
         jax.debug.print("second {}", a[0][0], ordered=True)
         return tree.scale(2.0, first)
 
-    jax.block_until_ready(jax.jit(fuse(function, Layout()))([np.ones(9, np.float32)] * 2, [np.ones(9, np.float32)] * 2))
+    jax.block_until_ready(
+        jax.jit(fuse_arithmetic(function, Layout()))([np.ones(9, np.float32)] * 2, [np.ones(9, np.float32)] * 2)
+    )
     jax.effects_barrier()
     assert capfd.readouterr().out == "first 2.0\nsecond 1.0\n"
 
@@ -178,7 +195,7 @@ def test_arrays_that_are_divided_among_devices_are_left_to_xla():
     arguments = [draw((8, 5))] * 2, [draw((4, 5))] * 2
     assert Counter(count_calls(function, *arguments, layout=layout)) == Counter([2, 2, 4])
     for x, y in zip(
-        *(jax.tree.leaves(jax.jit(f)(*arguments)) for f in (function, fuse(function, layout))), strict=True
+        *(jax.tree.leaves(jax.jit(f)(*arguments)) for f in (function, fuse_arithmetic(function, layout))), strict=True
     ):
         np.testing.assert_allclose(x, y, rtol=1e-6)
 
