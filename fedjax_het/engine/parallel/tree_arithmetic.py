@@ -31,7 +31,7 @@ _IN_MEMORY = _REDUCTIONS | {
 
 _MIN_RESULTS = 2  # of a call
 _MIN_SIZE = 5  # of an array; sums of losses are smaller, and are computed beside the gradients
-_MAX_SIZE = 1 << 18  # of an array that several cores may share
+_MAX_SIZE = 1 << 17  # of an array that several cores may share; a call keeps all gradients in memory
 
 
 def fuse(jaxpr: Jaxpr, layout: Layout) -> Jaxpr:
@@ -93,12 +93,13 @@ def _count_whole(outer: Sequence[Atom], inner: Sequence[Atom]) -> int:
     return sum(aval_of(x).shape == aval_of(y).shape for x, y in zip(outer, inner, strict=True))
 
 
-def _inline(equations: Iterable[JaxprEqn], names: dict[Var, Atom]) -> Iterator[JaxprEqn]:
+def _inline(equations: Iterable[JaxprEqn], names: dict[Var, Atom], *, is_inner: bool = False) -> Iterator[JaxprEqn]:
     """Replace calls of functions that only do arithmetic, such as `jnp.where`, by their equations.
 
     Args:
         equations: The equations.
         names: What replaces a variable, from now on.
+        is_inner: The equations are those of such a function, whose variables have new names in each call.
     """
     for equation in equations:
         invars = [_rename(atom, names) for atom in equation.invars]
@@ -107,13 +108,12 @@ def _inline(equations: Iterable[JaxprEqn], names: dict[Var, Atom]) -> Iterator[J
         elif _calls_arithmetic(equation):
             body = equation.params["jaxpr"].jaxpr
             inner: dict[Var, Atom] = dict(zip(body.invars, invars, strict=True))
-            for inside in _inline(body.eqns, inner):
-                new = [Var(variable.aval) for variable in inside.outvars]
-                inner |= zip(inside.outvars, new, strict=True)
-                yield inside.replace(outvars=new)
+            yield from _inline(body.eqns, inner, is_inner=True)
             names |= zip(equation.outvars, (_rename(atom, inner) for atom in body.outvars), strict=True)
         else:
-            yield equation.replace(invars=invars)
+            outvars = [Var(variable.aval) for variable in equation.outvars] if is_inner else equation.outvars
+            names |= zip(equation.outvars, outvars, strict=True)
+            yield equation.replace(invars=invars, outvars=outvars)
 
 
 def _rename(atom: Atom, names: Mapping[Var, Atom]) -> Atom:

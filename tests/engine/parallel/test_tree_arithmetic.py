@@ -144,6 +144,15 @@ def test_arithmetic_around_other_operations_is_several_calls():
     check_equal(function, *arguments, tolerance=1e-5)
 
 
+def test_calls_inside_calls_are_inlined():
+    inner = jax.jit(lambda x, flag: -jnp.where(flag, x, 2 * x) + 1)
+    outer = jax.jit(lambda x, flag: inner(x, flag) * inner(x + 1, ~flag) - inner(inner(x, flag), flag))
+    arguments = [draw(9), draw(9)], jnp.array(True)
+    function = lambda leaves, flag: [outer(x, flag) for x in leaves]  # noqa: E731
+    assert count_calls(function, *arguments) == [2]
+    check_equal(function, *arguments)
+
+
 def test_prints_stay_in_order(capfd):
     def function(a, b):
         first = tree.add(a, b)
