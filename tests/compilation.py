@@ -1,8 +1,9 @@
-"""Quick compilation, which takes most of the time of a test."""
+"""Quick compilation, which takes most of the time of a test, and the choice of compiled kernels."""
 
 import os
 
 import jaxlib
+import pytest
 
 # Less LLVM optimization, on one thread per program; HLO passes and layouts do not change.
 _FLAGS = [
@@ -19,3 +20,11 @@ if HAS_EMITTERS_FLAG:
 def use_quick_compilation() -> None:
     """Call this before anything is computed; flags that the environment sets take precedence."""
     os.environ["XLA_FLAGS"] = " ".join([*_FLAGS, os.environ.get("XLA_FLAGS", "")])
+
+
+def choose_kernel(kind, module, monkeypatch):
+    """Skip a test with the "kernel" where the module has none; otherwise let the module compute without it."""
+    if kind == "no kernel":
+        monkeypatch.setattr(module, "explain_missing_kernel", lambda: "it was not compiled")
+    elif reason := module.explain_missing_kernel():
+        pytest.skip(reason)

@@ -58,14 +58,16 @@ def _bits_shape(key: Array, start: Array, *, count: int) -> tuple[int, ...]:
     return *start.shape, count
 
 
-def _hash(symbol: str, shape_of: Callable[..., tuple[int, ...]], key: Array, start: Array, *, count: int) -> Array:
-    result = jax.ShapeDtypeStruct(shape_of(key, start, count=count), jnp.uint32)
-    return kernels.prepare_call(symbol, result)(key, start)
+def call_kernel(
+    symbol: str, shape_of: Callable[..., tuple[int, ...]], dtype: str, *arrays: Array, **settings: int
+) -> Array:
+    """Call a function of threefry.cc, whose result has the shape that `shape_of` finds from the same arguments."""
+    return kernels.prepare_call(symbol, jax.ShapeDtypeStruct(shape_of(*arrays, **settings), dtype))(*arrays)
 
 
 # Hashes of `count` numbers from a first one: XLA compiles a loop of several kernels for each instead.
 _words, _bits = (
-    declare(symbol, partial(_hash, symbol, shape_of), shape_of, (1, 0), "count", dtype=jnp.uint32)
+    declare(symbol, partial(call_kernel, symbol, shape_of, "uint32"), shape_of, (1, 0), "count", dtype=jnp.uint32)
     for symbol, shape_of in zip(_SYMBOLS[:2], (_words_shape, _bits_shape), strict=True)
 )
 

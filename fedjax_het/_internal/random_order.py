@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Bool, UInt32
 
-from fedjax_het._internal import kernels, keys
+from fedjax_het._internal import keys
 from fedjax_het._internal.primitives import declare
 from fedjax_het._internal.target_platform import target_platform
 from fedjax_het.types import Array, Key
@@ -42,11 +42,7 @@ def _last_shape(first: Array, last: Array) -> tuple[int, ...]:
     return last.shape
 
 
-def _call(symbol: str, dtype: str, first: Array, last: Array) -> Array:
-    return kernels.prepare_call(symbol, jax.ShapeDtypeStruct(last.shape, dtype))(first, last)
-
-
 _fold, _sort = (
-    declare(symbol, partial(_call, symbol, dtype), _last_shape, (1, 1), dtype=dtype)
+    declare(symbol, partial(keys.call_kernel, symbol, _last_shape, dtype), _last_shape, (1, 1), dtype=dtype)
     for symbol, dtype in (("threefry_fold", "uint32"), ("sort_by_bits", "int32"))
 )

@@ -7,16 +7,14 @@ import pytest
 
 from fedjax_het import tree
 from fedjax_het._internal import finite
+from tests.compilation import choose_kernel
 
 SIZES = (0, 1, 7, 8, 9, 100)
 
 
 @pytest.fixture(params=["kernel", "no kernel"], autouse=True)
 def implementation(request, monkeypatch):
-    if request.param == "no kernel":
-        monkeypatch.setattr(finite, "explain_missing_kernel", lambda: "it was not compiled")
-    elif reason := finite.explain_missing_kernel():
-        pytest.skip(reason)
+    choose_kernel(request.param, finite, monkeypatch)
 
 
 def make_arrays(value: float, place: tuple[int, int] | None) -> list[np.ndarray]:

@@ -7,6 +7,7 @@ import pytest
 
 from fedjax_het._internal import keys
 from fedjax_het._internal.keys import make_key
+from tests.compilation import choose_kernel
 
 DRAWS = {
     "fold_in": lambda key: jax.random.key_data(jax.random.fold_in(key, 2**32 - 1)),
@@ -26,10 +27,7 @@ DRAWS = {
 
 @pytest.fixture(params=["kernel", "no kernel"])
 def implementation(request, monkeypatch):
-    if request.param == "no kernel":
-        monkeypatch.setattr(keys, "explain_missing_kernel", lambda: "it was not compiled")
-    elif reason := keys.explain_missing_kernel():
-        pytest.skip(reason)
+    choose_kernel(request.param, keys, monkeypatch)
 
 
 @pytest.mark.usefixtures("implementation")

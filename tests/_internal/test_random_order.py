@@ -8,16 +8,14 @@ from hypothesis import strategies as st
 from fedjax_het._internal import keys
 from fedjax_het._internal.keys import make_key
 from fedjax_het._internal.random_order import draw_bits, sort_by_bits
+from tests.compilation import choose_kernel
 
 _BITS = st.sampled_from([0, 1, 2**31 - 1, 2**31, 2**32 - 1])  # few, so that some are equal
 
 
 @pytest.fixture(params=["kernel", "no kernel"], autouse=True)
 def sort(request, monkeypatch):
-    if request.param == "no kernel":
-        monkeypatch.setattr(keys, "explain_missing_kernel", lambda: "it was not compiled")
-    elif reason := keys.explain_missing_kernel():
-        pytest.skip(reason)
+    choose_kernel(request.param, keys, monkeypatch)
     return jax.jit(lambda *arguments: sort_by_bits(*arguments))
 
 

@@ -72,11 +72,9 @@ def _fuse_inner(equation: JaxprEqn, max_size: float) -> JaxprEqn:
         changed: dict[str, Any] = {"body_jaxpr": fuse(params["body_jaxpr"], slice(params["body_nconsts"], None))}
     elif name == "scan":
         body = params["jaxpr"].jaxpr
-        num_fixed, num_carried = (
-            _count_whole(equation.invars, body.invars),
-            _count_whole(equation.outvars, body.outvars),
-        )
-        changed = {"jaxpr": fuse(params["jaxpr"], slice(num_fixed - num_carried, num_fixed))}
+        end = _count_whole(equation.invars, body.invars)
+        num_carried = _count_whole(equation.outvars, body.outvars)
+        changed = {"jaxpr": fuse(params["jaxpr"], slice(end - num_carried, end))}
     elif name == "cond":
         changed = {"branches": tuple(map(fuse, params["branches"]))}
     elif name == "jit":
