@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstring>
 
 #include "xla/ffi/api/c_api.h"
 
@@ -44,4 +45,24 @@ static inline Array<T> Argument(XLA_FFI_CallFrame* frame, int64_t i) {
 template <typename T>
 static inline Array<T> Result(XLA_FFI_CallFrame* frame, int64_t i) {
   return Array<T>(frame->rets.rets[i]);
+}
+
+// The number or boolean of this name.
+template <typename T>
+static inline T Attribute(XLA_FFI_CallFrame* frame, const char* name) {
+  int64_t i = 0;
+  while (std::strncmp(frame->attrs.names[i]->ptr, name, frame->attrs.names[i]->len)) ++i;
+  return *static_cast<T*>(static_cast<XLA_FFI_Scalar*>(frame->attrs.attrs[i])->value);
+}
+
+// work(first argument, second, result) for every group of arrays of `axes` axes. A further axis in front counts groups:
+// the clients of a batch.
+template <typename Work>
+static inline XLA_FFI_Error* EachGroup(XLA_FFI_CallFrame* frame, int64_t axes, Work&& work) {
+  const auto first = Argument<float>(frame, 0), second = Argument<float>(frame, 1), out = Result<float>(frame, 0);
+  const int64_t groups = first.rank > axes ? first.dims[0] : 1;
+  for (int64_t g = 0; g < groups; ++g)
+    work(first.data + g * (first.Size() / groups), second.data + g * (second.Size() / groups),
+         out.data + g * (out.Size() / groups));
+  return nullptr;
 }

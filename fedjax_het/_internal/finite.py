@@ -1,8 +1,5 @@
 """The check for finite numbers in several arrays, as one call: XLA compiles up to three loops for each array."""
 
-from functools import partial
-from pathlib import Path
-
 import jax
 import jax.numpy as jnp
 from jax import Array
@@ -10,7 +7,7 @@ from jax import Array
 from fedjax_het._internal import kernels
 from fedjax_het._internal.primitives import declare_unbatched
 
-explain_missing_kernel = partial(kernels.explain_missing, Path(__file__).with_name("finite.cc"), ("all_finite",))
+explain_missing_kernel = kernels.make_check(__file__, finite=("all_finite",))
 
 
 def all_finite(arrays: list[Array]) -> Array:

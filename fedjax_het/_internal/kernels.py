@@ -11,6 +11,7 @@ import subprocess
 import tempfile
 import warnings
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -32,11 +33,24 @@ class KernelUnavailableError(Exception):
     """The native kernels cannot be compiled or loaded; the message gives the reason."""
 
 
-def explain_missing(source: Path, symbols: tuple[str, ...]) -> str | None:
-    """Explain why the functions of a C++ file are not available; None if they are. The first call may compile them."""
-    if target_platform() != "cpu":
-        return f"it is for CPUs, and this is a {target_platform()}"
-    return _register(source, symbols)
+def make_check(module: str, **symbols: tuple[str, ...]) -> Callable[[], str | None]:
+    """Make a function that explains why functions in C++ are not available; its first call may compile them.
+
+    Args:
+        module: `__file__` of the module that calls them.
+        **symbols: The functions in each C++ file beside the module, by the name of the file.
+
+    Returns:
+        () -> the reason, or None if they are available.
+    """
+    libraries = tuple((Path(module).with_name(f"{name}.cc"), names) for name, names in symbols.items())
+
+    def explain_missing() -> str | None:
+        if target_platform() != "cpu":
+            return f"it is for CPUs, and this is a {target_platform()}"
+        return _register(libraries)
+
+    return explain_missing
 
 
 def prepare_call(symbol: str, results: Any, **options: Any) -> Callable[..., Any]:
@@ -45,19 +59,21 @@ def prepare_call(symbol: str, results: Any, **options: Any) -> Callable[..., Any
 
 
 @functools.cache
-def _register(source: Path, symbols: tuple[str, ...]) -> str | None:
+def _register(libraries: tuple[tuple[Path, tuple[str, ...]], ...]) -> str | None:
     try:
-        compiled = load(source)
+        with ThreadPoolExecutor() as threads:
+            compiled = list(threads.map(load, [source for source, _ in libraries]))
     except KernelUnavailableError as reason:
         return str(reason)
-    for symbol in symbols:
-        jax.ffi.register_ffi_target(_PREFIX + symbol, jax.ffi.pycapsule(getattr(compiled, symbol)), platform="cpu")
+    for library, (_, symbols) in zip(compiled, libraries, strict=True):
+        for symbol in symbols:
+            jax.ffi.register_ffi_target(_PREFIX + symbol, jax.ffi.pycapsule(getattr(library, symbol)), platform="cpu")
     return None
 
 
 @functools.cache
 def load(source: Path) -> ctypes.CDLL:
-    """Load the kernels of a file; the first call on a machine compiles them, in five to fifteen seconds.
+    """Load the kernels of a file; the first call on a machine compiles them, in up to six seconds.
 
     Raises:
         KernelUnavailableError: There is no C++17 compiler, compilation fails, or FEDJAX_HET_NATIVE is 0.

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +15,7 @@ from fedjax_het._internal.primitives import declare
 
 _JAX = random.threefry_prng_impl
 _SYMBOLS = ("threefry_words", "threefry_bits", "threefry_fold", "sort_by_bits")
-explain_missing_kernel = partial(kernels.explain_missing, Path(__file__).with_name("threefry.cc"), _SYMBOLS)
+explain_missing_kernel = kernels.make_check(__file__, threefry=_SYMBOLS)
 
 
 def make_key(seed: int | Array | np.ndarray) -> Array:

@@ -3,7 +3,7 @@
 "lax" is XLA's own. On CPUs it is many times slower inside loops than outside, and rounds are loops. With vectorized
 clients it becomes a grouped convolution, which is known to be slow on GPUs.
 "im2col" copies the windows of the image side by side and multiplies once.
-"native" runs our own kernels, compiled once per machine (_native/convolution.cc): float32, on CPUs, several times as
+"native" runs our own kernels, compiled once per machine (from C++ in _native): float32, on CPUs, several times as
 fast as im2col. Kernels of 3 x 3 and 5 x 5 with at least 16 channels and features use Winograd's algorithm, which is
 two times (3 x 3) and three times (5 x 5) as fast as direct convolution. Compared to float64, its errors are 5e-7 to
 1e-6 (3 x 3) and 2e-6 to 4e-6 (5 x 5) of the root mean square, those of direct convolution 2e-7 to 4e-7. For large

@@ -6,7 +6,6 @@ import pytest
 
 import fedjax_het
 from fedjax_het._internal import kernels
-from fedjax_het.models._native.convolution import SOURCE
 
 SOURCES = sorted(Path(fedjax_het.__file__).parent.rglob("*.cc"))
 
@@ -20,7 +19,7 @@ def test_kernels_compile_where_there_is_a_compiler(source, monkeypatch):
 
 
 def test_the_error_for_missing_kernels_gives_the_reason(monkeypatch, tmp_path):
-    build = lambda: kernels.load.__wrapped__(SOURCE)  # noqa: E731
+    build = lambda: kernels.load.__wrapped__(SOURCES[0])  # noqa: E731
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     with monkeypatch.context() as patch:
         patch.setattr(kernels, "COMPILERS", ("no-such-compiler",))

@@ -2,8 +2,6 @@
 
 from collections import Counter
 from collections.abc import Mapping, Set
-from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import jax
@@ -15,7 +13,7 @@ from fedjax_het._internal import kernels, primitives
 from fedjax_het.types import Array
 
 _SYMBOL = "arithmetic"
-explain_missing_kernel = partial(kernels.explain_missing, Path(__file__).with_name("arithmetic.cc"), (_SYMBOL,))
+explain_missing_kernel = kernels.make_check(__file__, arithmetic=(_SYMBOL,))
 
 OPERATIONS = ("add", "sub", "mul", "div", "max", "min", "neg", "sqrt", "select_n", "multiply_add")
 """Those of `Step`, with the names of JAX's; the last is a * b + c."""

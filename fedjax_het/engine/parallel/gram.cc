@@ -13,9 +13,7 @@
 #include <mutex>
 #include <vector>
 
-#include "xla/ffi/api/ffi.h"
-
-namespace ffi = xla::ffi;
+#include "call_frame.h"
 
 #ifdef __AVX512F__
 constexpr int kRegister = 64, kTile = 5;  // bytes, rows of a tile: 25 of 32 registers hold sums
@@ -108,10 +106,44 @@ static void AddProducts(const In* x, int64_t rows, int64_t width, int64_t first,
   std::free(block);
 }
 
+// XLA's threads, if it gives any to this call.
+class Pool {
+ public:
+  explicit Pool(XLA_FFI_CallFrame* frame) : api_(frame->api), context_(frame->ctx) {}
+
+  int64_t CountThreads() const {
+    int64_t count = 1;
+    XLA_FFI_ThreadPool_NumThreads_Args args{XLA_FFI_ThreadPool_NumThreads_Args_STRUCT_SIZE, nullptr, context_, &count};
+    return IsDone(api_->XLA_FFI_ThreadPool_NumThreads(&args)) ? count : 1;
+  }
+
+  template <typename Task>
+  void Schedule(Task task) const {
+    auto* own = new Task(task);
+    const auto run = [](void* data) {
+      const std::unique_ptr<Task> task(static_cast<Task*>(data));
+      (*task)();
+    };
+    XLA_FFI_ThreadPool_Schedule_Args args{XLA_FFI_ThreadPool_Schedule_Args_STRUCT_SIZE, nullptr, context_, run, own};
+    if (!IsDone(api_->XLA_FFI_ThreadPool_Schedule(&args))) delete own;
+  }
+
+ private:
+  bool IsDone(XLA_FFI_Error* error) const {
+    if (!error) return true;
+    XLA_FFI_Error_Destroy_Args args{XLA_FFI_Error_Destroy_Args_STRUCT_SIZE, nullptr, error};
+    api_->XLA_FFI_Error_Destroy(&args);
+    return false;
+  }
+
+  const XLA_FFI_Api* api_;
+  XLA_FFI_ExecutionContext* context_;
+};
+
 // work(part, first, last) for each part of the columns, by this thread and those of the pool that are free. Whoever
 // comes takes the next part, so that this thread never waits for one that has not begun: it may be of the pool itself.
 template <typename Work>
-static void Share(ffi::ThreadPool& pool, int64_t parts, int64_t width, int64_t block, const Work& work) {
+static void Share(const Pool& pool, int64_t parts, int64_t width, int64_t block, const Work& work) {
   struct Progress {
     std::mutex mutex;
     std::condition_variable is_done;
@@ -136,11 +168,11 @@ static void Share(ffi::ThreadPool& pool, int64_t parts, int64_t width, int64_t b
 }
 
 template <typename In, typename Real>
-static void Gram(ffi::ThreadPool& pool, const In* x, int64_t rows, int64_t width, double* gram) {
+static void Gram(const Pool& pool, const In* x, int64_t rows, int64_t width, double* gram) {
   constexpr int64_t kColumns = Block<Real>::kColumns;
   const int64_t padded = (rows + kTile - 1) / kTile * kTile;
   const int64_t wanted = width / std::max(kColumns, 4 * rows);  // so that the sums stay smaller than half of x
-  const int64_t parts = std::max<int64_t>(1, std::min(pool.num_threads(), wanted));
+  const int64_t parts = std::max<int64_t>(1, std::min(pool.CountThreads(), wanted));
   std::vector<double> sums(parts * padded * padded);
   Share(pool, parts, width, kColumns, [&](int64_t part, int64_t first, int64_t last) {
     AddProducts<In, Real>(x, rows, width, first, last, sums.data() + part * padded * padded, padded);
@@ -153,15 +185,17 @@ static void Gram(ffi::ThreadPool& pool, const In* x, int64_t rows, int64_t width
     }
 }
 
-template <ffi::DataType kType, typename In, typename Real>
-static ffi::Error GramOfEach(ffi::ThreadPool pool, ffi::Buffer<kType> x, ffi::Result<ffi::Buffer<ffi::F64>> gram) {
-  const auto shape = x.dimensions();
-  const int64_t rows = shape[shape.size() - 2], width = shape[shape.size() - 1];
-  for (int64_t i = 0; i * rows * rows < int64_t(gram->element_count()); ++i)
-    Gram<In, Real>(pool, x.typed_data() + i * rows * width, rows, width, gram->typed_data() + i * rows * rows);
-  return ffi::Error::Success();
+// x [..., rows, columns] -> [..., rows, rows]
+template <typename In, typename Real>
+static XLA_FFI_Error* GramOfEach(XLA_FFI_CallFrame* frame) {
+  if (AnswersVersion(frame)) return nullptr;
+  const auto x = Argument<In>(frame, 0);
+  const auto gram = Result<double>(frame, 0);
+  const int64_t rows = x.FromLast(2), width = x.FromLast(1);
+  for (int64_t i = 0; i * rows * rows < gram.Size(); ++i)
+    Gram<In, Real>(Pool(frame), x.data + i * rows * width, rows, width, gram.data + i * rows * rows);
+  return nullptr;
 }
 
-#define BINDING(type) ffi::Ffi::Bind().Ctx<ffi::ThreadPool>().Arg<ffi::Buffer<type>>().Ret<ffi::Buffer<ffi::F64>>()
-XLA_FFI_DEFINE_HANDLER_SYMBOL(gram_float32, (GramOfEach<ffi::F32, float, double>), BINDING(ffi::F32));
-XLA_FFI_DEFINE_HANDLER_SYMBOL(gram_bfloat16, (GramOfEach<ffi::U16, Bfloat16, float>), BINDING(ffi::U16));
+extern "C" XLA_FFI_Error* gram_float32(XLA_FFI_CallFrame* frame) { return GramOfEach<float, double>(frame); }
+extern "C" XLA_FFI_Error* gram_bfloat16(XLA_FFI_CallFrame* frame) { return GramOfEach<Bfloat16, float>(frame); }

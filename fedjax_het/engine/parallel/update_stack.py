@@ -8,7 +8,6 @@ import functools
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -260,9 +259,7 @@ def _products_of_block(rows: Array) -> Array:
     return jnp.matmul(rows, rows.T, precision=jax.lax.Precision.HIGHEST).astype(float)
 
 
-explain_missing_kernel = functools.partial(
-    kernels.explain_missing, Path(__file__).with_name("gram.cc"), ("gram_float32", "gram_bfloat16")
-)
+explain_missing_kernel = kernels.make_check(__file__, gram=("gram_float32", "gram_bfloat16"))
 
 
 def compute_gram_by_kernel(rows: Array) -> Array:

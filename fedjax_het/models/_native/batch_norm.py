@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +15,7 @@ from fedjax_het.types import Array
 
 _LANES = 8  # channels in a register
 _SYMBOLS = ("batch_norm", "batch_norm_gradient")
-explain_missing_kernel = partial(kernels.explain_missing, Path(__file__).with_name("batch_norm.cc"), _SYMBOLS)
+explain_missing_kernel = kernels.make_check(__file__, batch_norm=_SYMBOLS)
 
 
 def normalize(x: Array, is_example: Array, scale: Array, bias: Array, epsilon: float) -> tuple[Array, Array, Array]:

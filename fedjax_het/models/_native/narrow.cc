@@ -55,16 +55,12 @@ static XLA_FFI_Error* Run(XLA_FFI_CallFrame* frame, Describe&& describe) {
     left.data = a.data + g * left.rows * left.count;
     const float* right = b.data + g * left.count * columns;
     float* to = out.data + g * left.rows * columns;
-    if constexpr (kWide == 16) {  // whose registers are stored in part
-      if (columns <= 16) {
-        columns <= 8 ? MultiplyShort<8>(left, right, columns, to) : MultiplyShort<16>(left, right, columns, to);
-        continue;
-      }
-    }
-    if (columns < 8)
-      Multiply<4, 2>(left, right, columns, to);
-    else
+    if (columns >= (kWide == 16 ? 17 : 8))
       Multiply<kWide, 2>(left, right, columns, to);
+    else if constexpr (kWide == 8)
+      Multiply<4, 2>(left, right, columns, to);
+    else  // with registers that are stored in part
+      columns <= 8 ? MultiplyShort<8>(left, right, columns, to) : MultiplyShort<16>(left, right, columns, to);
   }
   return nullptr;
 }

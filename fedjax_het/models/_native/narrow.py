@@ -1,8 +1,6 @@
 """Products of matrices with few columns as JAX primitives: float32, on a CPU."""
 
 from collections.abc import Callable
-from functools import partial
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +14,7 @@ from fedjax_het.types import Array
 _WIDTHS = range(4, 129)
 _MAX_SIZE = 2**24  # XLA divides larger products among threads
 _SYMBOLS = ("narrow_product", "narrow_kernel_gradient")
-explain_missing_kernel = partial(kernels.explain_missing, Path(__file__).with_name("narrow.cc"), _SYMBOLS)
+explain_missing_kernel = kernels.make_check(__file__, narrow=_SYMBOLS)
 
 
 def is_faster(x: Array, kernel: Array) -> bool:

@@ -3,7 +3,6 @@
 The maximum has a linear derivative, which picks entries of the images, and whose transpose puts entries back.
 """
 
-import functools
 from typing import Any
 
 import jax
@@ -13,12 +12,11 @@ from jax.interpreters import ad
 
 from fedjax_het._internal import kernels
 from fedjax_het._internal.primitives import declare
-from fedjax_het.models._native.convolution import SOURCE
 from fedjax_het.types import Array
 
 Window = tuple[int, int]
 
-explain_missing_kernel = functools.partial(kernels.explain_missing, SOURCE, ("max_pool", "max_pool_gradient"))
+explain_missing_kernel = kernels.make_check(__file__, pooling=("max_pool", "max_pool_gradient"))
 _LANES = 8  # floats in a register
 
 

@@ -2,12 +2,9 @@
 // product with the recurrent weights has as many rows as the batch has sequences, too few to pay for packing them at
 // every position: they are packed once for all.
 
+#include "call_frame.h"
 #include "tiles.h"
-#include "xla/ffi/api/ffi.h"
 
-namespace ffi = xla::ffi;
-using Buffer = ffi::Buffer<ffi::F32>;
-using Result = ffi::Result<Buffer>;
 typedef int32_t Integers __attribute__((vector_size(4 * kWide), aligned(4)));
 
 constexpr int kColumns = 2 * kWide;  // of a tile
@@ -76,17 +73,21 @@ struct Shape {
 };
 
 // states: [batch, length, unit] or [group, batch, length, unit]
-static Shape Described(const Buffer& states) {
-  const auto d = states.dimensions(), last = d.last(3);
-  return {d.size() > 3 ? d[0] : 1, last[0], last[1], last[2]};
+static Shape Described(const Array<float>& states) {
+  return {states.rank > 3 ? states.dims[0] : 1, states.FromLast(3), states.FromLast(2), states.FromLast(1)};
 }
 
-static ffi::Error Forward(Buffer received, Buffer recurrent, Result hidden, Result previous, Result gates, Result cell) {
-  const Shape s = Described(*hidden);
+// W x + b [..., batch, length, 4 unit], U [..., unit, 4 unit] -> h_t, h_{t-1}, the open gates, c_t
+extern "C" XLA_FFI_Error* recurrence(XLA_FFI_CallFrame* frame) {
+  if (AnswersVersion(frame)) return nullptr;
+  const Shape s = Described(Result<float>(frame, 0));
+  const float *received = Argument<float>(frame, 0).data, *recurrent = Argument<float>(frame, 1).data;
+  float *hidden = Result<float>(frame, 0).data, *previous = Result<float>(frame, 1).data;
+  float *gates = Result<float>(frame, 2).data, *cell = Result<float>(frame, 3).data;
   const int64_t units = s.units, width = 4 * units, stride = units + kGap;
   const Room last(s.batch * stride), product(s.batch * (width + kGap));
   for (int64_t g = 0; g < s.groups; ++g) {
-    const Panels weights(recurrent.typed_data() + g * units * width, units, width, width, 1);
+    const Panels weights(recurrent + g * units * width, units, width, width, 1);
     last.Clear();
     product.Clear();
     for (int64_t t = 0; t < s.length; ++t) {
@@ -96,31 +97,36 @@ static ffi::Error Forward(Buffer received, Buffer recurrent, Result hidden, Resu
           const int64_t count = units - j, place = ((g * s.batch + b) * s.length + t) * units + j;
           const int64_t first = 4 * (place - j) + j;
           const auto load = [&](int part) {
-            return LoadSome(received.typed_data() + first + part * units, count) +
+            return LoadSome(received + first + part * units, count) +
                    LoadSome(&product[b * (width + kGap) + part * units + j], count);
           };
           const Floats i = Sigmoid(load(0)), f = Sigmoid(load(1) + 1.0f), c = Tanh(load(2)), o = Sigmoid(load(3));
-          const Floats held = t > 0 ? LoadSome(cell->typed_data() + place - units, count) : Floats{};
+          const Floats held = t > 0 ? LoadSome(cell + place - units, count) : Floats{};
           const Floats before = LoadSome(&last[b * stride + j], count);
           const Floats now = f * held + i * c, shown = o * Tanh(now), opened[] = {i, f, c, o};
           for (int part = 0; part < 4; ++part)
-            StoreSome<kWide>(gates->typed_data() + first + part * units, opened[part], count);
-          StoreSome<kWide>(cell->typed_data() + place, now, count);
-          StoreSome<kWide>(previous->typed_data() + place, before, count);
-          StoreSome<kWide>(hidden->typed_data() + place, shown, count);
+            StoreSome<kWide>(gates + first + part * units, opened[part], count);
+          StoreSome<kWide>(cell + place, now, count);
+          StoreSome<kWide>(previous + place, before, count);
+          StoreSome<kWide>(hidden + place, shown, count);
           StoreSome<kWide>(&last[b * stride + j], shown, count);
         }
     }
   }
-  return ffi::Error::Success();
+  return nullptr;
 }
 
-static ffi::Error Backward(Buffer gradient, Buffer gates, Buffer cell, Buffer recurrent, Result received) {
-  const Shape s = Described(gradient);
+// The gradient for h_t, the open gates, c_t, U -> the gradient for W x + b
+extern "C" XLA_FFI_Error* recurrence_gradient(XLA_FFI_CallFrame* frame) {
+  if (AnswersVersion(frame)) return nullptr;
+  const Shape s = Described(Argument<float>(frame, 0));
+  const float *gradient = Argument<float>(frame, 0).data, *gates = Argument<float>(frame, 1).data;
+  const float *cell = Argument<float>(frame, 2).data, *recurrent = Argument<float>(frame, 3).data;
+  float* received = Result<float>(frame, 0).data;
   const int64_t units = s.units, width = 4 * units, stride = width + kGap;
   const Room change(s.batch * stride), hidden(s.batch * units), held(s.batch * units);
   for (int64_t g = 0; g < s.groups; ++g) {
-    const Panels weights(recurrent.typed_data() + g * units * width, width, units, 1, width);
+    const Panels weights(recurrent + g * units * width, width, units, 1, width);
     hidden.Clear();
     held.Clear();
     for (int64_t t = s.length - 1; t >= 0; --t) {
@@ -128,7 +134,7 @@ static ffi::Error Backward(Buffer gradient, Buffer gates, Buffer cell, Buffer re
         for (int64_t j = 0; j < units; j += kWide) {
           const int64_t count = units - j, place = ((g * s.batch + b) * s.length + t) * units + j;
           const int64_t first = 4 * (place - j) + j;
-          const auto load = [&](const Buffer& of, int64_t at) { return LoadSome(of.typed_data() + at, count); };
+          const auto load = [&](const float* of, int64_t at) { return LoadSome(of + at, count); };
           const auto gate = [&](int part) { return load(gates, first + part * units); };
           const Floats i = gate(0), f = gate(1), c = gate(2), o = gate(3), bounded = Tanh(load(cell, place));
           const Floats before = t > 0 ? load(cell, place - units) : Floats{};
@@ -137,7 +143,7 @@ static ffi::Error Backward(Buffer gradient, Buffer gates, Buffer cell, Buffer re
           const Floats changes[] = {of_cell * c * i * (1.0f - i), of_cell * before * f * (1.0f - f),
                                     of_cell * i * (1.0f - c * c), of_hidden * bounded * o * (1.0f - o)};
           for (int part = 0; part < 4; ++part) {
-            StoreSome<kWide>(received->typed_data() + first + part * units, changes[part], count);
+            StoreSome<kWide>(received + first + part * units, changes[part], count);
             StoreSome<kWide>(&change[b * stride + part * units + j], changes[part], count);
           }
           StoreSome<kWide>(&held[b * units + j], of_cell * f, count);
@@ -145,9 +151,5 @@ static ffi::Error Backward(Buffer gradient, Buffer gates, Buffer cell, Buffer re
       if (t > 0) weights.Multiply(change.data(), s.batch, stride, hidden.data(), units);
     }
   }
-  return ffi::Error::Success();
+  return nullptr;
 }
-
-#define STATES ffi::Ffi::Bind().Arg<Buffer>().Arg<Buffer>()
-XLA_FFI_DEFINE_HANDLER_SYMBOL(recurrence, Forward, STATES.Ret<Buffer>().Ret<Buffer>().Ret<Buffer>().Ret<Buffer>());
-XLA_FFI_DEFINE_HANDLER_SYMBOL(recurrence_gradient, Backward, STATES.Arg<Buffer>().Arg<Buffer>().Ret<Buffer>());

@@ -1,8 +1,6 @@
 """The compiled loop of an LSTM and of its gradient as JAX primitives, float32, on a CPU."""
 
-import functools
 from collections.abc import Sequence
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -11,9 +9,7 @@ from fedjax_het._internal import kernels
 from fedjax_het._internal.primitives import declare
 from fedjax_het.types import Array
 
-explain_missing_kernel = functools.partial(
-    kernels.explain_missing, Path(__file__).with_name("recurrence.cc"), ("recurrence", "recurrence_gradient")
-)
+explain_missing_kernel = kernels.make_check(__file__, recurrence=("recurrence", "recurrence_gradient"))
 
 
 def run_forward(received: Array, recurrent: Array) -> tuple[Array, ...]:

@@ -8,8 +8,6 @@
 
 #include "tiles.h"
 
-namespace winograd {
-
 constexpr int kOut = 4;  // pixels a side of a tile of the output
 
 // Of the input, for a kernel of K, and as many products.
@@ -160,5 +158,3 @@ template <typename Entry>
 static inline auto Spaced(Entry* first, int64_t step) {
   return [=](int e) { return first + e * step; };
 }
-
-}  // namespace winograd

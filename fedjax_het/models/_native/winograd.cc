@@ -6,31 +6,27 @@
 // multiplications than the definition. The gradient for the kernel is the same sum read backwards,
 // G' [sum (B' x B) * (A y A')] G.
 
-#pragma once
-
+#include "call_frame.h"
 #include "toom_cook.h"
-
-namespace winograd {
 
 constexpr int64_t kSummed = 64;  // channels that one sum goes over; rounding would grow with the root of all channels
 constexpr int64_t kTiles = 8 * kTile;  // that one sum goes over, in the gradient
 constexpr int64_t kFew = 128;    // tiles, so few that transforming the kernel takes longer than the products
 
 // R rows of a product, `panel` features wide: into `to`, or added to it.
-template <int R, bool kAdds>
-static inline void Product(int64_t panel, const float* a, int64_t a_row, int64_t a_next, const float* b,
-                           int64_t b_next, int64_t count, float* to, int64_t to_row) {
-  typedef typename Vector<kWide>::Type V;
-  auto work = [&](auto registers) {
+template <int R>
+SEPARATE void Product(int64_t panel, const float* a, int64_t a_row, int64_t a_next, const float* b, int64_t b_next,
+                    int64_t count, float* to, int64_t to_row, bool adds) {
+  const auto work = [&](auto registers) {
     constexpr int N = registers.value;
-    V sums[R][N] = {};
+    Floats sums[R][N] = {};
     Accumulate<kWide, N, R>(sums, a, a_row, a_next, b, b_next, count);
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r)
 #pragma GCC unroll 2
       for (int v = 0; v < N; ++v) {
-        V* out = reinterpret_cast<V*>(to + r * to_row + v * kWide);
-        *out = kAdds ? *out + sums[r][v] : sums[r][v];
+        Floats* out = reinterpret_cast<Floats*>(to + r * to_row + v * kWide);
+        *out = adds ? *out + sums[r][v] : sums[r][v];
       }
   };
   if (panel == kWide)
@@ -207,10 +203,10 @@ static void Convolve(const Shape& s, bool is_turned, const float* x, const float
           for (int64_t f = 0; f < features; f += b.panel)
             for (int64_t c = 0; c < channels; c += kSummed)
               Tiles(count, [&](int64_t t, auto r) {
-                const auto product = first_channel + c ? Product<r.value, true> : Product<r.value, false>;
-                product(b.panel, &x_planes[p * b.x_plane + t * s.channels + first_channel + c], s.channels, 1,
-                        &k_planes[p * b.k_plane + f * b.slice + c * b.panel], b.panel, std::min(kSummed, channels - c),
-                        &y_planes[p * b.y_plane + t * b.group + f], b.group);
+                Product<r.value>(b.panel, &x_planes[p * b.x_plane + t * s.channels + first_channel + c], s.channels, 1,
+                                 &k_planes[p * b.k_plane + f * b.slice + c * b.panel], b.panel,
+                                 std::min(kSummed, channels - c), &y_planes[p * b.y_plane + t * b.group + f], b.group,
+                                 first_channel + c > 0);
               });
         if (first_channel + channels < s.channels) return;
         for (int64_t t = 0; t < count; ++t) write(first_feature, features, first + t, &y_planes[t * b.group]);
@@ -240,18 +236,14 @@ static void KernelGradient(const Shape& s, const float* x, const float* y, float
         if (b.IsInputNew(first_feature, first_channel)) PlanesOfInput(b, x, first, count, spare, x_planes.data());
         if (!first_channel)
           for (int64_t t = 0; t < count; ++t) read(first_feature, features, first + t, &y_planes[t * b.group]);
-        const auto multiply = [&](int64_t t, auto adds) {
+        for (int64_t t = 0; t < count; t += kTiles)
           for (int p = 0; p < P; ++p)
             for (int64_t f = 0; f < features; f += b.panel)
               Tiles(channels, [&](int64_t c, auto r) {
-                Product<r.value, adds.value>(b.panel, &x_planes[p * b.x_plane + t * s.channels + first_channel + c], 1,
-                                             s.channels, &y_planes[p * b.y_plane + t * b.group + f], b.group,
-                                             std::min(kTiles, count - t),
-                                             &k_planes[p * b.k_plane + f * b.slice + c * b.panel], b.panel);
+                Product<r.value>(b.panel, &x_planes[p * b.x_plane + t * s.channels + first_channel + c], 1, s.channels,
+                                 &y_planes[p * b.y_plane + t * b.group + f], b.group, std::min(kTiles, count - t),
+                                 &k_planes[p * b.k_plane + f * b.slice + c * b.panel], b.panel, first + t > 0);
               });
-        };
-        for (int64_t t = 0; t < count; t += kTiles)
-          first + t ? multiply(t, std::true_type()) : multiply(t, std::false_type());
       });
       for (int64_t f = 0; f < features; f += b.panel) {
         const int64_t width = std::min(b.panel, features - f);
@@ -266,4 +258,28 @@ static void KernelGradient(const Shape& s, const float* x, const float* y, float
   });
 }
 
-}  // namespace winograd
+static Shape Described(XLA_FFI_CallFrame* frame, const Array<float>& x, const Array<float>& y) {
+  return {x.FromLast(4), x.FromLast(3), x.FromLast(2), x.FromLast(1), y.FromLast(1), y.FromLast(3), y.FromLast(2),
+          Attribute<int64_t>(frame, "top"), Attribute<int64_t>(frame, "left")};
+}
+
+// x [..., n, h, w, c], kernel [..., K, K, c, f], or [..., K, K, f, c] if it is turned -> [..., n, h', w', f]
+extern "C" XLA_FFI_Error* winograd_convolve(XLA_FFI_CallFrame* frame) {
+  if (AnswersVersion(frame)) return nullptr;
+  const Shape s = Described(frame, Argument<float>(frame, 0), Result<float>(frame, 0));
+  const int64_t side = Argument<float>(frame, 1).FromLast(4);
+  const bool is_turned = Attribute<bool>(frame, "is_turned");
+  return EachGroup(frame, 4, [&](auto... data) {
+    side == 3 ? Convolve<3>(s, is_turned, data...) : Convolve<5>(s, is_turned, data...);
+  });
+}
+
+// x [..., n, h, w, c], the gradient for y [..., n, h', w', f] -> [..., K, K, c, f]
+extern "C" XLA_FFI_Error* winograd_kernel_gradient(XLA_FFI_CallFrame* frame) {
+  if (AnswersVersion(frame)) return nullptr;
+  const Shape s = Described(frame, Argument<float>(frame, 0), Argument<float>(frame, 1));
+  const int64_t side = Result<float>(frame, 0).FromLast(4);
+  return EachGroup(frame, 4, [&](auto... data) {
+    side == 3 ? KernelGradient<3>(s, data...) : KernelGradient<5>(s, data...);
+  });
+}

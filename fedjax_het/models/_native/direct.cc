@@ -6,11 +6,8 @@
 // (or, for the gradient, of kernel rows j) times features stays in registers while the sum runs; no window of the image
 // is ever copied.
 
-#pragma once
-
+#include "call_frame.h"
 #include "tiles.h"
-
-namespace direct {
 
 struct Shape {
   int64_t images, height, width, channels, rows, columns, features, out_height, out_width, stride;
@@ -18,7 +15,7 @@ struct Shape {
 };
 
 template <int W, int N, int R>
-static void ConvolveTile(const Shape& s, const float* x, const float* kernel, float* y, int64_t features) {
+SEPARATE void ConvolveTile(const Shape& s, const float* x, const float* kernel, float* y, int64_t features) {
   typedef typename Vector<W>::Type V;
   V sums[R][N] = {};
   for (int64_t ky = 0; ky < s.rows; ++ky)
@@ -31,7 +28,7 @@ static void ConvolveTile(const Shape& s, const float* x, const float* kernel, fl
 }
 
 template <int W, int N, int R>
-static void GradientTile(const Shape& s, const float* x, const float* y, int64_t y_pixel, float* kernel,
+SEPARATE void GradientTile(const Shape& s, const float* x, const float* y, int64_t y_pixel, float* kernel,
                          int64_t features) {
   typedef typename Vector<W>::Type V;
   V sums[R][N] = {};
@@ -119,4 +116,27 @@ static void Fitting(int64_t features, Work&& work) {
     work(std::integral_constant<int, kWide>(), std::integral_constant<int, 2>());
 }
 
-}  // namespace direct
+static Shape Described(const Array<float>& x, const Array<float>& kernel, const Array<float>& y, int64_t stride) {
+  return {x.FromLast(4),      x.FromLast(3),      x.FromLast(2), x.FromLast(1), kernel.FromLast(4),
+          kernel.FromLast(3), kernel.FromLast(1), y.FromLast(3), y.FromLast(2), stride};
+}
+
+// x [..., n, h, w, c], kernel [..., kh, kw, c, f] -> [..., n, h', w', f]
+extern "C" XLA_FFI_Error* direct_convolve(XLA_FFI_CallFrame* frame) {
+  if (AnswersVersion(frame)) return nullptr;
+  const Shape s = Described(Argument<float>(frame, 0), Argument<float>(frame, 1), Result<float>(frame, 0),
+                            Attribute<int64_t>(frame, "stride"));
+  return EachGroup(frame, 4, [&](auto... data) {
+    Fitting(s.features, [&](auto w, auto n) { Convolve<w.value, n.value>(s, data...); });
+  });
+}
+
+// x [..., n, h, w, c], the gradient for y [..., n, h', w', f] -> [..., kh, kw, c, f]
+extern "C" XLA_FFI_Error* direct_kernel_gradient(XLA_FFI_CallFrame* frame) {
+  if (AnswersVersion(frame)) return nullptr;
+  const Shape s = Described(Argument<float>(frame, 0), Result<float>(frame, 0), Argument<float>(frame, 1),
+                            Attribute<int64_t>(frame, "stride"));
+  return EachGroup(frame, 4, [&](auto... data) {
+    Fitting(s.features, [&](auto w, auto n) { KernelGradient<w.value, n.value>(s, data...); });
+  });
+}

@@ -6,11 +6,8 @@
 // padding, and a few features fill the registers, which is what the gradient for an image of few channels needs. The tile
 // is of one column of the image, so that no two of its rows are added to the same place.
 
-#pragma once
-
+#include "call_frame.h"
 #include "tiles.h"
-
-namespace scatter {
 
 struct Shape {
   int64_t images, height, width, channels, rows, columns, features, out_height, out_width, top, left;
@@ -18,7 +15,7 @@ struct Shape {
 
 // R pixels, each `x_row` from the next, times a part of a row of the kernel, added to R rows of the output.
 template <int N, int R>
-static void Tile(const float* x, int64_t x_row, int64_t channels, const float* panel, float* to, int64_t to_row) {
+SEPARATE void AddTile(const float* x, int64_t x_row, int64_t channels, const float* panel, float* to, int64_t to_row) {
   typedef typename Vector<kWide>::Type V;
   V sums[R][N] = {};
   Accumulate<kWide, N, R>(sums, x, x_row, 1, panel, N * kWide, channels);
@@ -62,7 +59,7 @@ static void Convolve(const Shape& s, const float* x, const float* kernel, float*
         float* to = out.data() + (first + s.top - ky) * line + (column + s.left) * s.features;
         for (int64_t p = 0; p < panels; ++p)
           Tiles(last - first, [&](int64_t row, auto rows) {
-            Tile<N, rows.value>(pixels + row * s.width * s.channels, s.width * s.channels, s.channels,
+            AddTile<N, rows.value>(pixels + row * s.width * s.channels, s.width * s.channels, s.channels,
                                 packed.data() + (ky * panels + p) * s.channels * lanes,
                                 to + row * line + p * lanes, line);
           });
@@ -79,4 +76,13 @@ static void Convolve(const Shape& s, const float* x, const float* kernel, float*
   registers % 2 ? Convolve<1>(s, x, kernel, y) : Convolve<2>(s, x, kernel, y);
 }
 
-}  // namespace scatter
+// x [..., n, h, w, c], kernel [..., kh, kw, c, f] -> [..., n, h', w', f]
+extern "C" XLA_FFI_Error* scatter_convolve(XLA_FFI_CallFrame* frame) {
+  if (AnswersVersion(frame)) return nullptr;
+  const auto x = Argument<float>(frame, 0), kernel = Argument<float>(frame, 1), y = Result<float>(frame, 0);
+  const Shape s{x.FromLast(4),      x.FromLast(3),      x.FromLast(2),
+                x.FromLast(1),      kernel.FromLast(4), kernel.FromLast(3),
+                kernel.FromLast(1), y.FromLast(3),      y.FromLast(2),
+                Attribute<int64_t>(frame, "top"), Attribute<int64_t>(frame, "left")};
+  return EachGroup(frame, 4, [&](auto... data) { Convolve(s, data...); });
+}

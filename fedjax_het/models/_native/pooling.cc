@@ -2,11 +2,8 @@
 // registers are read and written: what they hold beyond its channels is written again with the next pixels. The last
 // register of a pixel, which alone holds more, comes first, before others write those channels of the next pixel.
 
-#pragma once
-
+#include "call_frame.h"
 #include "tiles.h"
-
-namespace pooling {
 
 struct Shape {
   int64_t images, height, width, channels, rows, columns;  // of the image, and of the windows
@@ -90,4 +87,25 @@ static void Spread(const Shape& s, const float* gradient, const float* places, f
   });
 }
 
-}  // namespace pooling
+static Shape Described(XLA_FFI_CallFrame* frame, const Array<float>& x, const Array<float>& y) {
+  const int64_t height = x.FromLast(3), width = x.FromLast(2), channels = x.FromLast(1);
+  const int64_t images = x.Size() / std::max<int64_t>(height * width * channels, 1);  // of all clients
+  return {images, height, width, channels, y.FromLast(3), y.FromLast(2),
+          Attribute<int64_t>(frame, "height"), Attribute<int64_t>(frame, "width")};
+}
+
+// x [..., h, w, c] -> the maxima and their places [..., rows, columns, c]
+extern "C" XLA_FFI_Error* max_pool(XLA_FFI_CallFrame* frame) {
+  if (AnswersVersion(frame)) return nullptr;
+  const auto x = Argument<float>(frame, 0), y = Result<float>(frame, 0);
+  Maxima(Described(frame, x, y), x.data, y.data, Result<float>(frame, 1).data);
+  return nullptr;
+}
+
+// The gradient for the maxima, their places [..., rows, columns, c] -> that for x [..., h, w, c]
+extern "C" XLA_FFI_Error* max_pool_gradient(XLA_FFI_CallFrame* frame) {
+  if (AnswersVersion(frame)) return nullptr;
+  const auto y = Argument<float>(frame, 0), x = Result<float>(frame, 0);
+  Spread(Described(frame, x, y), y.data, Argument<float>(frame, 1).data, x.data);
+  return nullptr;
+}
