@@ -99,6 +99,16 @@ def weighted_sum(stack: PyTree, weights: Array) -> PyTree:
     return jax.tree.map(sum_leaf, stack)
 
 
+def sum_rows(stack: PyTree) -> PyTree:
+    """sum_i x_i over the leading axis; on CPUs as a product, because XLA's sum takes up to fifty times as long."""
+
+    def sum_leaf(leaf: Array) -> Array:
+        is_product = target_platform() == "cpu" and leaf.ndim > 1 and leaf.dtype in (jnp.float32, jnp.float64)
+        return weighted_sum(leaf, jnp.ones(len(leaf))) if is_product else jnp.sum(leaf, axis=0)
+
+    return jax.tree.map(sum_leaf, stack)
+
+
 def sum_over_blocks(function: Callable[..., Array], size: int, *rows: Array, multiple: int = 1) -> Array:
     """Evaluate a function that sums over the columns of rows, block by block; columns of zeros do not change the sum.
 

@@ -48,6 +48,15 @@ def test_a_weighted_sum_leaves_no_copy_of_the_stack():
     assert memory.temp_size_in_bytes < 1000 * 4 * 5
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int32", "bool"])
+@pytest.mark.parametrize("shape", [(5, 4, 3), (5,)])
+def test_a_sum_of_rows_is_that_of_jnp(shape, dtype):
+    stack = jnp.arange(np.prod(shape)).reshape(shape).astype(dtype)
+    total, expected = tree.sum_rows(stack), jnp.sum(stack, axis=0)
+    assert total.dtype == expected.dtype
+    np.testing.assert_array_equal(total, expected)
+
+
 def test_where_selects_rows():
     yes, no = {"x": jnp.ones((3, 2)), "n": jnp.ones(3)}, {"x": jnp.zeros((3, 2)), "n": jnp.zeros(3)}
     out = tree.where(jnp.array([True, False, True]), yes, no)

@@ -34,21 +34,17 @@ class KernelUnavailableError(Exception):
 
 
 def make_check(module: str, **symbols: tuple[str, ...]) -> Callable[[], str | None]:
-    """Make a function that explains why functions in C++ are not available; its first call may compile them.
+    """Make a function that explains why functions in C++ are not available; None if they are. It may compile them.
 
     Args:
         module: `__file__` of the module that calls them.
         **symbols: The functions in each C++ file beside the module, by the name of the file.
-
-    Returns:
-        () -> the reason, or None if they are available.
     """
     libraries = tuple((Path(module).with_name(f"{name}.cc"), names) for name, names in symbols.items())
 
     def explain_missing() -> str | None:
-        if target_platform() != "cpu":
-            return f"it is for CPUs, and this is a {target_platform()}"
-        return _register(libraries)
+        platform = target_platform()
+        return _register(libraries) if platform == "cpu" else f"it is for CPUs, and this is a {platform}"
 
     return explain_missing
 

@@ -115,7 +115,7 @@ def private_gradient(
 
     def add_chunk(number: Array, total: tuple[Array, Params]) -> tuple[Array, Params]:
         results = jax.vmap(differentiate)(number * size + jnp.arange(size))
-        return tree.add(total, jax.tree.map(lambda x: jnp.sum(x, axis=0, dtype=x.dtype), results))
+        return tree.add(total, tree.sum_rows(results))
 
     size = min(privacy.chunk_size, len(batch.mask))
     nothing = tree.zeros_like(jax.eval_shape(differentiate, jnp.zeros((), jnp.int32)))

@@ -160,7 +160,7 @@ class Layout:
             """Run one chunk. A single client is not vmapped, so it runs only its own steps."""
             if chunk > 1:
                 stacked, partial_sums = jax.vmap(function, in_axes=(None, 0))(common, block)
-                return stacked, jax.tree.map(lambda x: jnp.sum(x, axis=0), partial_sums)
+                return stacked, tree.sum_rows(partial_sums)
             stacked, summed = function(common, jax.tree.map(lambda x: x[0], block))
             return jax.tree.map(lambda x: x[None], stacked), summed
 

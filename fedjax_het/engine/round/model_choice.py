@@ -93,4 +93,4 @@ def step_models(
         jnp.arange(models.number), source, {key: part for key, part in sums.updates.items() if key == AGGREGATOR}
     )
     after = server._replace(shared=shared, optimizer=optimizer, aggregator=aggregator, published=published)
-    return after, jax.tree.map(lambda leaf: jnp.sum(leaf, axis=0), replies)
+    return after, tree.sum_rows(replies)

@@ -23,13 +23,11 @@ Pads = tuple[tuple[int, int], tuple[int, int]]
 _DIRECT = ("direct_convolve", "direct_kernel_gradient")
 _SCATTER, _WINOGRAD = ("scatter_convolve",), ("winograd_convolve", "winograd_kernel_gradient")
 _PADDING = (*_SCATTER, *_WINOGRAD)  # which pad as they go along
+explain_missing_kernel = kernels.make_check(__file__, winograd=_WINOGRAD, direct=_DIRECT, scatter=_SCATTER)
 _SIDES, _TILE = (3, 5), 4  # of kernels that Winograd's algorithm is written for, and of its tiles of the output
 _MANY = 16  # channels, features and tiles from which it is the faster one; measured
 _LANES, _ADDING = 16, 3  # floats in a register; products that adding to the output costs as much as; measured
 _LARGE, _FEW = 1 << 15, 64  # entries of a kernel, pixels of an image: see `is_suitable`; measured
-
-
-explain_missing_kernel = kernels.make_check(__file__, winograd=_WINOGRAD, direct=_DIRECT, scatter=_SCATTER)
 
 
 def convolve(x: Array, kernel: Array, stride: int = 1, pads: Pads = ((0, 0), (0, 0))) -> Array:
