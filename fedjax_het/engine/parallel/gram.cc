@@ -161,7 +161,7 @@ static void Share(const Pool& pool, int64_t parts, int64_t width, int64_t block,
       if (++progress->done == parts) progress->is_done.notify_one();
     }
   };
-  for (int64_t helper = 1; helper < parts; ++helper) pool.Schedule([take] { take(); });
+  for (int64_t helper = 1; helper < parts; ++helper) pool.Schedule(take);
   take();
   std::unique_lock<std::mutex> lock(progress->mutex);
   progress->is_done.wait(lock, [&] { return progress->done == parts; });

@@ -29,7 +29,7 @@ SEPARATE void ConvolveTile(const Shape& s, const float* x, const float* kernel, 
 
 template <int W, int N, int R>
 SEPARATE void GradientTile(const Shape& s, const float* x, const float* y, int64_t y_pixel, float* kernel,
-                         int64_t features) {
+                           int64_t features) {
   typedef typename Vector<W>::Type V;
   V sums[R][N] = {};
   for (int64_t oy = 0; oy < s.out_height; ++oy)

@@ -44,25 +44,22 @@ static void MultiplyShort(const Matrix& a, const float* b, int64_t columns, floa
   });
 }
 
-// For each group, which is a client of a batch, out = a b. `describe` gives a but for its data.
+// For each group, out = a b. `describe` gives a but for its data.
 template <typename Describe>
 static XLA_FFI_Error* Run(XLA_FFI_CallFrame* frame, Describe&& describe) {
   if (AnswersVersion(frame)) return nullptr;
-  const auto a = Argument<float>(frame, 0), b = Argument<float>(frame, 1), out = Result<float>(frame, 0);
-  const int64_t columns = b.FromLast(1), groups = out.rank > 2 ? out.dims[0] : 1;
+  const auto a = Argument<float>(frame, 0);
+  const int64_t columns = Argument<float>(frame, 1).FromLast(1);
   Matrix left = describe(a.FromLast(2), a.FromLast(1));
-  for (int64_t g = 0; g < groups; ++g) {
-    left.data = a.data + g * left.rows * left.count;
-    const float* right = b.data + g * left.count * columns;
-    float* to = out.data + g * left.rows * columns;
+  return EachGroup(frame, 2, [&](const float* data, const float* right, float* to) {
+    left.data = data;
     if (columns >= (kWide == 16 ? 17 : 8))
       Multiply<kWide, 2>(left, right, columns, to);
     else if constexpr (kWide == 8)
       Multiply<4, 2>(left, right, columns, to);
     else  // with registers that are stored in part
       columns <= 8 ? MultiplyShort<8>(left, right, columns, to) : MultiplyShort<16>(left, right, columns, to);
-  }
-  return nullptr;
+  });
 }
 
 // x [..., n, i], kernel [..., i, o] -> [..., n, o]

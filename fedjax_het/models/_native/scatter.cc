@@ -60,8 +60,8 @@ static void Convolve(const Shape& s, const float* x, const float* kernel, float*
         for (int64_t p = 0; p < panels; ++p)
           Tiles(last - first, [&](int64_t row, auto rows) {
             AddTile<N, rows.value>(pixels + row * s.width * s.channels, s.width * s.channels, s.channels,
-                                packed.data() + (ky * panels + p) * s.channels * lanes,
-                                to + row * line + p * lanes, line);
+                                   packed.data() + (ky * panels + p) * s.channels * lanes,
+                                   to + row * line + p * lanes, line);
           });
       }
     for (int64_t oy = 0; oy < s.out_height; ++oy)

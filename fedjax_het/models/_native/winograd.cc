@@ -16,7 +16,7 @@ constexpr int64_t kFew = 128;    // tiles, so few that transforming the kernel t
 // R rows of a product, `panel` features wide: into `to`, or added to it.
 template <int R>
 SEPARATE void Product(int64_t panel, const float* a, int64_t a_row, int64_t a_next, const float* b, int64_t b_next,
-                    int64_t count, float* to, int64_t to_row, bool adds) {
+                      int64_t count, float* to, int64_t to_row, bool adds) {
   const auto work = [&](auto registers) {
     constexpr int N = registers.value;
     Floats sums[R][N] = {};
