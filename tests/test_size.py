@@ -9,7 +9,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 @pytest.mark.parametrize(
     ("folders", "max_lines", "max_files"),
-    [(("fedjax_het", "experiments"), 71_064, 542), (("tests",), 48_130, 360)],
+    [(("fedjax_het", "experiments"), 71_128, 543), (("tests",), 48_130, 360)],
 )
 def test_code_stays_within_its_budget(folders, max_lines, max_files):
     files = [path for folder in folders for path in (ROOT / folder).rglob("*.py")]

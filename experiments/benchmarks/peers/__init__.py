@@ -68,6 +68,14 @@ PEERS: Mapping[str, ContenderInfo] = MappingProxyType(
             "pip install pfl torch, in an environment of its own (absl-py below 2), and --python=pfl_research=...",
             works=tuple(LAYERED),
         ),
+        "pfllib": ContenderInfo(
+            "PFLlib, one client after another",
+            "pfllib",
+            ("torch", "h5py", "scikit-learn", "matplotlib"),
+            "pip install torch h5py scikit-learn matplotlib; git clone https://github.com/TsingZ0/PFLlib; and "
+            "PYTHONPATH=PFLlib/system",
+            works=tuple(name for name in WORKLOADS if name not in ADAPTED),
+        ),
         "flower": ContenderInfo(
             "Flower simulation (Ray, one actor per core)",
             "flower",
