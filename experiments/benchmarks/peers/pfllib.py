@@ -28,9 +28,9 @@ class _Settings(Namespace):
 
 
 class _Client(clientAVG):
-    def load_train_data(self, batch_size: int | None = None) -> DataLoader:
+    def load_train_data(self) -> DataLoader:
         examples: Any = clientbase.read_client_data(self.dataset, self.id)  # a list of pairs, as PFLlib's
-        return DataLoader(examples, batch_size or self.batch_size)
+        return DataLoader(examples, self.batch_size)
 
 
 def prepare(work: Workload, settings: ContenderSettings) -> Contender:
